@@ -1,0 +1,1 @@
+//! The life of an activity: create, preheat, open, pause, close, audit.

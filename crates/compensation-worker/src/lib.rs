@@ -1,0 +1,1 @@
+//! Fences and releases reservations that will not become orders.

@@ -1,0 +1,2 @@
+//! Fences and releases reservations that will not become orders.
+fn main() {}

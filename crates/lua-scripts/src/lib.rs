@@ -1,0 +1,1 @@
+//! The Redis scripts, embedded, each with a typed call.

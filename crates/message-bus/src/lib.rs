@@ -1,0 +1,1 @@
+//! The message bus: plain types at the edge, RocketMQ behind them.

@@ -1,0 +1,1 @@
+//! Turns order requests into decisions and orders.

@@ -1,0 +1,2 @@
+//! Turns order requests into decisions and orders.
+fn main() {}

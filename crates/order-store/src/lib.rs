@@ -1,0 +1,1 @@
+//! The PostgreSQL side: decisions, orders, stock, outbox, tasks.

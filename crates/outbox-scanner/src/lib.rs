@@ -1,0 +1,1 @@
+//! Resends due reservations and relays the PostgreSQL outbox.

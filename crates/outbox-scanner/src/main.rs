@@ -1,0 +1,2 @@
+//! Resends due reservations and relays the PostgreSQL outbox.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Generated gRPC and message types, and their conversion into domain types.

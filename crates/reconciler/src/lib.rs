@@ -1,0 +1,1 @@
+//! Compares Redis with PostgreSQL and settles what is decided.

@@ -1,0 +1,2 @@
+//! Compares Redis with PostgreSQL and settles what is decided.
+fn main() {}

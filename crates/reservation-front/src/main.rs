@@ -1,0 +1,2 @@
+//! The gRPC reservation front.
+fn main() {}

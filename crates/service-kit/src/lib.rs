@@ -1,0 +1,1 @@
+//! What every service binary shares: settings, bootstrap, health, drain.

@@ -1,0 +1,1 @@
+//! Private servers, a fault proxy and process handles for tests.
