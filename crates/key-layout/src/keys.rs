@@ -28,9 +28,10 @@ pub fn bucket_of_user(scope: &Scope, user_id: &UserId, buckets: BucketCount) -> 
         user_id.as_str(),
     ];
     let index = fnv1a_64(&parts) % u64::from(buckets.get());
-    buckets
-        .buckets()
-        .nth(usize::try_from(index).unwrap_or_default())
+    // The remainder is below the bucket count, so neither fallback can be reached.
+    u32::try_from(index)
+        .ok()
+        .and_then(|index| BucketId::new(index).ok())
         .unwrap_or(BucketId::ZERO)
 }
 
@@ -198,6 +199,7 @@ impl BucketKeys {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use seckill_state_machine::{ActivityVersion, SkuId};
 
     use super::*;
@@ -260,6 +262,16 @@ mod tests {
             &keys.key("x"),
         ] {
             assert_eq!(keys.kind_of(key), None, "{key}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn shards_and_buckets_stay_in_range(user in "[A-Za-z0-9_-]{1,128}", count in 1u32..=4_096) {
+            let buckets = BucketCount::new(count).unwrap();
+            let user_id = UserId::parse(user.clone()).unwrap();
+            prop_assert!(bucket_of_user(&keys().scope().scope, &user_id, buckets).get() < count);
+            prop_assert!(request_shard(&RequestId::parse(user).unwrap()) < REQUEST_SHARDS);
         }
     }
 }

@@ -1,1 +1,20 @@
 //! Generated gRPC and message types, and their conversion into domain types.
+//!
+//! Generated types stop here: everything behind the edge works with domain values that cannot hold
+//! a wrong id or an unknown state.
+
+/// Package `seckill.v1`: the reservation front's API.
+pub mod v1 {
+    tonic::include_proto!("seckill.v1");
+}
+
+/// Package `seckill.events.v1`: message bodies.
+pub mod events {
+    /// Version 1 of the message bodies.
+    pub mod v1 {
+        tonic::include_proto!("seckill.events.v1");
+    }
+}
+
+/// The descriptor set of every package, for server reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -78,6 +78,9 @@ codes!(
         InvariantViolation = 19, "INVARIANT_VIOLATION";
         /// The caller's arguments are wrong.
         BadArgument = 20, "BAD_ARGUMENT";
+        /// In a recovery window a repeat that would freshly be refused: its first try may still
+        /// become an order. Never a business answer; the front maps it to a fault.
+        OutcomeUnknown = 21, "OUTCOME_UNKNOWN";
     }
 );
 
