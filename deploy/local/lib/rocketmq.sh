@@ -63,7 +63,7 @@ namesrv_answers() { [[ $(route_of broker-a "$1") == *'"code":'* ]]; }
 # The broker counts as ready when the name server hands out its address: before that no client finds it.
 broker_is_routed() { [[ $(route_of broker-a "$1") == *"127.0.0.1:$2\""* ]]; }
 
-booted() { grep -q "boot success" "$LOG/$1.log"; }
+booted() { grep -qs "boot success" "$LOG/$1.log"; }
 
 namesrv_ready() { booted namesrv && namesrv_answers "$1"; }
 broker_ready() { booted broker && broker_is_routed "$1" "$2"; }

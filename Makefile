@@ -1,0 +1,36 @@
+.PHONY: help demo up down test lint ci fmt bench chaos soak model
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo   one sale from nothing to the audit (ARGS=... go to 'seckillctl sale run')"
+	@echo "make up     start Redis, PostgreSQL and RocketMQ on loopback, with schema and topics"
+	@echo "make down   stop them and the services (WIPE=1 removes their data too)"
+	@echo "make test   every test (ARGS=... go to nextest)"
+	@echo "make lint   every static check"
+	@echo "make ci     what a fresh machine runs: lint, test, clean up"
+	@echo "make fmt    format the Rust code"
+
+demo:
+	@scripts/demo $(ARGS)
+
+up:
+	@scripts/up
+
+down:
+	@deploy/local/stack down $(if $(WIPE),--wipe)
+
+test:
+	@scripts/test $(ARGS)
+
+lint:
+	@scripts/lint
+
+ci:
+	@bash .ci/run
+
+fmt:
+	@cargo fmt --all
+
+# Planned, and silent in the help until they measure something.
+bench chaos soak model:
+	@echo "make $@ does nothing yet" >&2; exit 69
