@@ -38,23 +38,30 @@ leave_stopped() {
   fi
 }
 
+# apt_get ARGUMENT...: without a question, its output shown only when it fails.
+apt_get() {
+  local output
+  output=$("${AS_ROOT[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 \
+    -o Acquire::Retries=3 "$@" 2>&1 </dev/null) || { warn "$output"; return 1; }
+}
+
 # ensure_packages PACKAGE...: installs them, or names them all and gives up.
 ensure_packages() (
   (($#)) || exit 0
-  POLICY=/usr/sbin/policy-rc.d brought=() apt=(apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+  POLICY=/usr/sbin/policy-rc.d brought=() began=$(now)
   if ! command -v apt-get >/dev/null || ! find_root; then
-    die "these packages are missing and cannot be installed from here (root, sudo or apt is needed): $*" "$EX_UNAVAILABLE"
+    die "these packages are missing and cannot be installed from here (apt, and root or sudo, are needed): $*" "$EX_UNAVAILABLE"
   fi
   say "installing with apt: $*"
   is_installed redis-server || brought+=(redis-server)
   is_installed postgresql-common || brought+=(postgresql)
   forbid_starts
-  "${AS_ROOT[@]}" "${apt[@]}" update || warn "apt-get update failed, trying with the lists that are here"
-  "${AS_ROOT[@]}" env DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null ||
-    die "apt could not install: $*" "$EX_UNAVAILABLE"
+  apt_get update || warn "apt-get update failed, going on with the lists that are here"
+  apt_get install -y --no-install-recommends "$@" || die "apt could not install: $*" "$EX_UNAVAILABLE"
   for service in "${brought[@]}"; do
     [[ " $* " != *" $service "* ]] || leave_stopped "$service"
   done
+  say "installed in $(elapsed "$began")"
 )
 
 # stack_packages: what `stack up` needs and does not find.

@@ -49,6 +49,8 @@ init_cluster() {
     cat "$LOG/initdb.log" >&2
     return 1
   fi
+  # Added to what initdb has found out about this machine (its kind of shared memory), not instead of it.
+  printf "include 'seckill.conf'\n" >>"$new/postgresql.conf"
   rm -f "$password_file"
   mv "$new" "$POSTGRES_HOME"
 }
@@ -57,8 +59,8 @@ init_cluster() {
 # PostgreSQL would take for a running server. The caller has made sure that none works in this folder.
 prepare_cluster() {
   rm -f "$POSTGRES_HOME/postmaster.pid"
-  cp "$HERE/postgresql.conf" "$POSTGRES_HOME/postgresql.conf"
-  ((EUID != 0)) || chown postgres: "$POSTGRES_HOME/postgresql.conf"
+  cp "$HERE/postgresql.conf" "$POSTGRES_HOME/seckill.conf"
+  ((EUID != 0)) || chown postgres: "$POSTGRES_HOME/seckill.conf"
 }
 
 postgres_answers() { "$1/pg_isready" -q -h 127.0.0.1 -p "$2" -t 2; }
