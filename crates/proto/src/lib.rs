@@ -3,6 +3,11 @@
 //! Generated types stop here: everything behind the edge works with domain values that cannot hold
 //! a wrong id or an unknown state.
 
+mod events_convert;
+mod violation;
+
+pub use violation::{Collector, Violation, Violations};
+
 /// Package `seckill.v1`: the reservation front's API.
 pub mod v1 {
     tonic::include_proto!("seckill.v1");
