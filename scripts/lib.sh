@@ -12,6 +12,10 @@ done
 # shellcheck disable=SC2034 # Used by the scripts that source this file.
 readonly TOOLS="$ROOT/.local/tools" BIN="${CARGO_TARGET_DIR:-$ROOT/target}/debug" LOCAL="$ROOT/.local"
 
+# Outside CI a new dependency may enter the lock file in passing; in CI it must be there already.
+LOCKED=()
+[[ -z ${CI:-} ]] || LOCKED=(--locked)
+
 # need_compiler: what building takes. Some dependencies bring C code.
 need_compiler() {
   local missing=()
@@ -43,7 +47,7 @@ need_tools() {
 build_bins() {
   local began
   began=$(now)
-  cargo build --locked --workspace --bins
+  cargo build "${LOCKED[@]}" --workspace --bins
   say "built in $(elapsed "$began")"
 }
 
