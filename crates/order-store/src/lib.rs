@@ -1,1 +1,35 @@
 //! The PostgreSQL side: decisions, orders, stock, outbox, tasks.
+//!
+//! PostgreSQL holds the final truth. Everything that must be exact is a constraint of a table in
+//! `migrations/`; this crate only words the transactions, in one lock order: inbox, decision, stock,
+//! order, task.
+//!
+//! The key idea is [`Store::decide`]: a batch of order requests becomes orders, or refusals, in one
+//! transaction, whose ruling is the domain's pure `rule`. The release fence ([`Store::fence`])
+//! writes into the very table that `decide` writes first, so that a late message can never turn a
+//! released unit into an order.
+//!
+//! It never talks to Redis or to the message bus, and never takes a time-out for a refusal.
+
+mod activities;
+mod audit;
+mod decide;
+mod error;
+mod facts;
+mod migrate;
+mod outbox;
+mod parking;
+mod pool;
+mod rows;
+mod tasks;
+
+pub use activities::{Created, StockRow};
+pub use audit::{BucketTotals, Discrepancy, NewRun, RunOutcome};
+pub use decide::Decided;
+pub use error::{Cause, Error, ErrorKind};
+pub use facts::{DecisionRecord, ReservationRef};
+pub use migrate::{Migrated, migrate};
+pub use outbox::OutboxRow;
+pub use parking::{DeadLetter, DeadLetterFilter, ParkedLetter};
+pub use pool::{Store, StoreConfig};
+pub use tasks::{CompensationTask, Fence, NewTask, TaskOrigin};
