@@ -67,14 +67,25 @@ record() {
   printf '{"service":"%s","pid":%s,"address":"%s"}\n' "$1" "$pid" "$2" | write_file "$RUN/$1.json"
 }
 
-# A process that was spawned and has ended can never become ready: no need to wait on.
-ready_or_dead() { "$@" || ! is_alive "$SPAWNED"; }
+# become_ready SECONDS PROBE...: waits until the probe succeeds. A process that was spawned and has ended
+# can never become ready, so its end ends the wait.
+become_ready() {
+  local seconds=$1
+  shift
+  READY=
+  wait_until "$seconds" ready_or_dead "$@" || true
+  [[ -n $READY ]]
+}
 
-# await NAME SECONDS PROBE...: until the probe succeeds; a dead or silent server shows its last lines.
+ready_or_dead() {
+  if "$@"; then READY=1; else ! is_alive "$SPAWNED"; fi
+}
+
+# await NAME SECONDS PROBE...: a dead or silent server shows its last lines.
 await() {
   local name=$1 seconds=$2
   shift 2
-  wait_until "$seconds" ready_or_dead "$@" && "$@" && return
+  become_ready "$seconds" "$@" && return
   warn "$name ended or was not ready within $seconds s; the end of $LOG/$name.log:"
   tail -n 15 "$LOG/$name.log" | sed 's/^/    /' >&2
   return 1
