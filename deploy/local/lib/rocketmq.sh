@@ -20,7 +20,7 @@ fetch_jars() {
     began=$(now)
     for attempt in 1 2 3; do
       rm -rf "$JARS.new"
-      if mvn -q -B -f "$POM" dependency:copy-dependencies -DincludeScope=runtime \
+      if mvn -q -B -Dstyle.color=never -f "$POM" dependency:copy-dependencies -DincludeScope=runtime \
         -DoutputDirectory="$JARS.new" 9>&- </dev/null; then
         sha256sum <"$POM" >"$JARS.new/.pom"
         rm -rf "$JARS"
