@@ -1,0 +1,1 @@
+//! Each mode on a real Redis, and the framing byte by byte.
