@@ -4,8 +4,10 @@
 //! a wrong id or an unknown state.
 
 mod events_convert;
+mod reserve;
 mod violation;
 
+pub use reserve::{ACTIVITY_TOKEN_BYTES_MAX, QueryKey, ReservationQuery, ReserveCall};
 pub use violation::{Collector, Violation, Violations};
 
 /// Package `seckill.v1`: the reservation front's API.
