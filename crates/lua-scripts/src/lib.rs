@@ -1,1 +1,28 @@
-//! The Redis scripts, embedded, each with a typed call.
+//! The scripts of `lua/`, embedded, each with a typed call, and the Redis handle that runs them.
+//!
+//! One key idea: a call either has an answer of the script, or an [`Error`] whose [`ErrorKind`] says
+//! whether the script may have run. Nothing here repeats a call that may have run, because only the
+//! caller knows the ids that make a repeat safe.
+//!
+//! **Invariant:** no key is named here; all come from `seckill_key_layout`. Only this crate knows the
+//! order of KEYS and ARGV and the numbers that the scripts answer with.
+
+mod config;
+mod error;
+mod reads;
+mod record;
+mod redis;
+mod runner;
+mod scripts;
+mod supervisor;
+
+pub use config::RedisConfig;
+pub use error::{Error, ErrorKind};
+pub use reads::{BucketPage, Index, IndexMember, SCAN_STEP, ScanCursor};
+pub use record::{CachedResult, Meta, Recovery, ReservationRecord, Stock};
+pub use redis::Redis;
+pub use scripts::{
+    ClaimSend, ClaimSendReply, Compensate, CompensateReply, PreheatBucket, PreheatReply,
+    ReplyStatus, Reserve, ReserveReply, SetActivityState, SetActivityStateReply, Settle,
+    SettleOutcome, Transition, TransitionReply,
+};

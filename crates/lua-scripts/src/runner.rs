@@ -1,0 +1,160 @@
+//! Runs a script: EVALSHA, and when the server does not know it, one SCRIPT LOAD for all callers that
+//! noticed at once, then EVALSHA again.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fred::clients::{Client, WithOptions};
+use fred::error::Error as ClientError;
+use fred::interfaces::ClientLike;
+use fred::types::{ClusterHash, CustomCommand, Value};
+use seckill_key_layout::BucketKeys;
+use tokio::sync::Mutex;
+
+use crate::error::{is_no_script, is_redirection};
+use crate::scripts::{Kind, Script};
+use crate::{Error, Redis};
+
+/// How often a call is repeated after an answer that proves that it did not run. Each round is either
+/// a redirection of the cluster or a flushed script cache; more than this many in a row for one call
+/// means that somebody empties the cache all the time.
+const ROUNDS_MAX: usize = 4;
+
+/// The embedded scripts with their digests, and how often each was loaded.
+pub(crate) struct Scripts(Vec<Loadable>);
+
+struct Loadable {
+    source: &'static str,
+    sha: fred::bytes_utils::Str,
+    /// Counts loads, so that a caller can tell whether somebody loaded it since it last tried.
+    generation: AtomicU64,
+    loading: Mutex<()>,
+}
+
+impl Scripts {
+    pub(crate) fn new() -> Self {
+        let loadable = |kind: Kind| Loadable {
+            source: kind.source(),
+            sha: fred::util::sha1_hash(kind.source()).into(),
+            generation: AtomicU64::new(0),
+            loading: Mutex::new(()),
+        };
+        Self(Kind::ALL.into_iter().map(loadable).collect())
+    }
+
+    fn get(&self, kind: Kind) -> &Loadable {
+        &self.0[kind as usize]
+    }
+}
+
+/// One EVALSHA, encoded once and sent as often as needed.
+pub(crate) struct Call {
+    pub(crate) kind: Kind,
+    command: CustomCommand,
+    arguments: Vec<Value>,
+    route: ClusterHash,
+}
+
+impl Redis {
+    pub(crate) fn encode<S: Script>(&self, script: &S, keys: &BucketKeys) -> Call {
+        let route = self
+            .route(keys)
+            .map_or(ClusterHash::Random, ClusterHash::Custom);
+        let mut arguments = Vec::with_capacity(2 + S::KEYS + S::ARGS);
+        arguments.push(Value::String(self.scripts().get(S::KIND).sha.clone()));
+        arguments.push(Value::Integer(i64::try_from(S::KEYS).unwrap_or(i64::MAX)));
+        script.keys(&mut arguments);
+        script.args(&mut arguments);
+        Call {
+            kind: S::KIND,
+            command: CustomCommand::new_static("EVALSHA", route.clone(), false),
+            arguments,
+            route,
+        }
+    }
+
+    /// Runs a script and reads its answer.
+    pub(crate) async fn run<S: Script>(
+        &self,
+        script: &S,
+        keys: &BucketKeys,
+    ) -> Result<S::Reply, Error> {
+        let _permit = self.permit()?;
+        let call = self.encode(script, keys);
+        let reply = self.evaluate(self.client(), &call).await?;
+        S::parse(reply)
+    }
+
+    /// Sends until the call ran, or may have run, or was refused.
+    pub(crate) async fn evaluate(
+        &self,
+        client: &WithOptions<Client>,
+        call: &Call,
+    ) -> Result<Value, Error> {
+        let script = self.scripts().get(call.kind);
+        let mut round = 1;
+        loop {
+            let generation = script.generation.load(Ordering::Acquire);
+            let error = match send(client, call).await {
+                Ok(reply) => return Ok(reply),
+                Err(error) => error,
+            };
+            if round == ROUNDS_MAX {
+                return Err(Error::from_client(call.kind.name(), &error));
+            }
+            if is_no_script(&error) {
+                self.load(client, call, generation).await?;
+            } else if !is_redirection(&error) {
+                return Err(Error::from_client(call.kind.name(), &error));
+            }
+            round += 1;
+        }
+    }
+
+    /// Loads the script, unless another caller did since `generation`.
+    async fn load(
+        &self,
+        client: &WithOptions<Client>,
+        call: &Call,
+        generation: u64,
+    ) -> Result<(), Error> {
+        let script = self.scripts().get(call.kind);
+        let _one_at_a_time = script.loading.lock().await;
+        if script.generation.load(Ordering::Acquire) != generation {
+            return Ok(());
+        }
+        let command = CustomCommand::new_static("SCRIPT LOAD", call.route.clone(), false);
+        // The call itself surely did not run, whatever becomes of the load.
+        client
+            .custom::<Value, _>(command, vec![script.source])
+            .await
+            .map_err(|error| Error::NotConnected(format!("script load: {error}")))?;
+        script.generation.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+impl Redis {
+    /// Runs a plain command, again where the cluster redirected it.
+    pub(crate) async fn repeat_redirected(
+        &self,
+        name: &'static str,
+        route: ClusterHash,
+        arguments: Vec<Value>,
+    ) -> Result<Value, Error> {
+        let client = self.client();
+        let mut round = 1;
+        loop {
+            let command = CustomCommand::new_static(name, route.clone(), false);
+            match client.custom(command, arguments.clone()).await {
+                Err(error) if is_redirection(&error) && round < ROUNDS_MAX => round += 1,
+                result => return result.map_err(|error| Error::from_client(name, &error)),
+            }
+        }
+    }
+}
+
+async fn send(client: &WithOptions<Client>, call: &Call) -> Result<Value, ClientError> {
+    client
+        .custom(call.command.clone(), call.arguments.clone())
+        .await
+}

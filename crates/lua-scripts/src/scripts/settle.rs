@@ -1,0 +1,104 @@
+//! Settling: `ENQUEUED` if needed, then the outcome, in one round trip.
+//!
+//! A consumed message proves that it was enqueued, and the consumer may be faster than the front's
+//! bookkeeping. Both steps are written to the same connection one behind the other.
+
+use fred::clients::{Client, WithOptions};
+use seckill_key_layout::BucketKeys;
+use seckill_state_machine::{
+    MessageId, OrderId, RejectReason, ReservationId, ReservationStatus, TransitionCode,
+};
+
+use super::{Script, Transition, TransitionReply};
+use crate::{Error, Redis};
+
+/// PostgreSQL's decision, to be told to Redis.
+#[derive(Debug, Clone, Copy)]
+pub struct Settle<'a> {
+    /// The bucket that holds the reservation.
+    pub keys: &'a BucketKeys,
+    /// What was decided on.
+    pub reservation_id: &'a ReservationId,
+    /// The message that asked for it.
+    pub message_id: &'a MessageId,
+    /// The decision.
+    pub outcome: SettleOutcome<'a>,
+}
+
+/// What PostgreSQL decided.
+#[derive(Debug, Clone, Copy)]
+pub enum SettleOutcome<'a> {
+    /// An order exists.
+    Ordered {
+        /// Its id.
+        order_id: &'a OrderId,
+    },
+    /// There will be no order.
+    Rejected {
+        /// Why.
+        reason: RejectReason,
+    },
+}
+
+impl<'a> Settle<'a> {
+    fn step(&self, target: ReservationStatus) -> Transition<'a> {
+        Transition {
+            keys: self.keys,
+            reservation_id: self.reservation_id,
+            target,
+            next_retry_at_ms: None,
+            message_id: Some(self.message_id),
+            order_id: None,
+            error_code: None,
+            now_override: None,
+        }
+    }
+
+    fn outcome(&self) -> Transition<'a> {
+        match self.outcome {
+            SettleOutcome::Ordered { order_id } => Transition {
+                order_id: Some(order_id),
+                ..self.step(ReservationStatus::OrderCreated)
+            },
+            SettleOutcome::Rejected { reason } => Transition {
+                error_code: Some(reason.as_str()),
+                ..self.step(ReservationStatus::Rejected)
+            },
+        }
+    }
+}
+
+impl Redis {
+    /// Tells Redis what PostgreSQL decided; repeating it changes nothing.
+    ///
+    /// # Errors
+    /// When there is no answer to the outcome's step; see [`crate::ErrorKind`].
+    pub async fn settle(&self, call: &Settle<'_>) -> Result<TransitionReply, Error> {
+        let _permit = self.permit()?;
+        let client = self.client();
+        let reply = self.both_steps(client, call).await?;
+        let overtaken = reply.code == TransitionCode::IllegalTransition
+            && reply.status.is_some_and(ReservationStatus::awaits_send);
+        if overtaken {
+            // A redirection or a script reload let the second step pass the first: once more.
+            return self.both_steps(client, call).await;
+        }
+        Ok(reply)
+    }
+
+    async fn both_steps(
+        &self,
+        client: &WithOptions<Client>,
+        call: &Settle<'_>,
+    ) -> Result<TransitionReply, Error> {
+        let first = self.encode(&call.step(ReservationStatus::Enqueued), call.keys);
+        let second = self.encode(&call.outcome(), call.keys);
+        // The first poll of each future writes its command, so the order is kept. What the first
+        // step answers does not matter: the second one's answer tells where the reservation stands.
+        let (_, outcome) = futures::join!(
+            self.evaluate(client, &first),
+            self.evaluate(client, &second)
+        );
+        Transition::parse(outcome?)
+    }
+}

@@ -1,0 +1,148 @@
+//! Keeps each connection's task alive for ever and tells since when Redis has been reachable.
+//!
+//! The library's own task ends for good on some errors, and does not notice a peer that accepts bytes
+//! and never answers while the socket is blocked. One supervisor per connection starts it again.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use fred::clients::Client;
+use fred::clients::WithOptions;
+use fred::interfaces::{ClientLike, EventInterface};
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+/// How often an idle connection is asked whether it is alive.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Wait before a connection task that ended is started again.
+const RESTART_DELAY: Duration = Duration::from_millis(100);
+
+/// How many unresponsive periods a connection may claim to be up without one answered heartbeat
+/// before its task is replaced: its socket is blocked, and it cannot see that by itself.
+const STALLS_MAX: u32 = 3;
+
+/// When each connection came up; `None` while it is down.
+#[derive(Debug)]
+pub(crate) struct Uptime(Mutex<Vec<Option<Instant>>>);
+
+impl Uptime {
+    pub(crate) fn new(connections: usize) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(vec![None; connections])))
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Vec<Option<Instant>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, index: usize, since: Option<Instant>) {
+        if let Some(slot) = self.slots().get_mut(index) {
+            *slot = since;
+        }
+    }
+
+    /// The newest instant at which a connection came up, once all are up.
+    pub(crate) fn since(&self) -> Option<Instant> {
+        let slots = self.slots();
+        let all_up: Option<Vec<Instant>> = slots.iter().copied().collect();
+        all_up.and_then(|times| times.into_iter().max())
+    }
+}
+
+/// One supervised connection.
+pub(crate) struct Supervisor {
+    pub(crate) index: usize,
+    pub(crate) client: WithOptions<Client>,
+    pub(crate) uptime: Arc<Uptime>,
+    pub(crate) stop: CancellationToken,
+    /// Silence after which the library closes a connection by itself.
+    pub(crate) unresponsive_after: Duration,
+}
+
+/// Why a connection task must be started again.
+enum End {
+    Stopped,
+    TaskEnded,
+    Stalled,
+}
+
+impl Supervisor {
+    /// Connects, and connects again, until stopped.
+    pub(crate) async fn run(self) {
+        loop {
+            let mut task = (*self.client).connect();
+            let end = tokio::select! {
+                () = self.stop.cancelled() => End::Stopped,
+                result = &mut task => {
+                    warn!(connection = self.index, ?result, "redis connection task ended");
+                    End::TaskEnded
+                }
+                () = self.watch() => End::Stalled,
+            };
+            self.uptime.set(self.index, None);
+            match end {
+                End::Stopped => {
+                    if let Err(error) = self.client.quit().await {
+                        debug!(%error, "quit was not acknowledged");
+                    }
+                    return;
+                }
+                End::TaskEnded => {}
+                End::Stalled => {
+                    warn!(
+                        connection = self.index,
+                        "redis connection stalled, replacing it"
+                    );
+                    task.abort();
+                }
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(RESTART_DELAY) => {}
+            }
+        }
+    }
+
+    /// Follows the connection's events and returns only when it is stalled.
+    async fn watch(&self) {
+        let mut up = self.client.reconnect_rx();
+        let mut errors = self.client.error_rx();
+        let mut heartbeat = tokio::time::interval(HEARTBEAT);
+        heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut last_answer = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                error = errors.recv() => match error {
+                    Ok((error, _)) => {
+                        debug!(connection = self.index, %error, "redis connection error");
+                        self.uptime.set(self.index, None);
+                    }
+                    Err(RecvError::Lagged(_)) => self.uptime.set(self.index, None),
+                    Err(RecvError::Closed) => return,
+                },
+                server = up.recv() => match server {
+                    Ok(_) | Err(RecvError::Lagged(_)) => {
+                        info!(connection = self.index, "redis connection is up");
+                        last_answer = Instant::now();
+                        self.uptime.set(self.index, Some(last_answer));
+                    }
+                    Err(RecvError::Closed) => return,
+                },
+                _ = heartbeat.tick() => {
+                    if !self.client.is_connected() {
+                        last_answer = Instant::now();
+                    } else if self.client.ping::<()>(None).await.is_ok() {
+                        last_answer = Instant::now();
+                    } else if last_answer.elapsed() > self.unresponsive_after * STALLS_MAX + HEARTBEAT {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
