@@ -1,0 +1,122 @@
+//! Groups: where a new one starts, how members share, how far behind they are.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use seckill_message_bus::{
+    Consumer, ConsumerConfig, ErrorKind, Group, LISTENER_THREADS_MAX, Topic,
+};
+use seckill_test_support::eventually;
+
+use crate::harness::{PATIENCE, Recorder, consumer_config, send_all, until_lag_is, with_topics};
+
+/// MQ-07: the client's default would begin at the end of each queue.
+#[test]
+fn a_new_group_sees_what_was_sent_before_it_existed() {
+    with_topics(async |bus, admin| {
+        let producer = bus.producer().await;
+        send_all(&producer, 0..20).await;
+        until_lag_is(admin, 20).await;
+        assert_eq!(
+            admin.consumer_ids(Group::OrderConsumer).await.unwrap(),
+            Vec::<String>::new()
+        );
+        let recorder = Recorder::acknowledging();
+        let begun = Instant::now();
+        let consumer = bus.consumer(consumer_config(), recorder.clone()).await;
+        let started = begun.elapsed();
+        recorder.until(20).await;
+        println!(
+            "started in {started:?}, 20 messages after {:?}",
+            begun.elapsed()
+        );
+        until_lag_is(admin, 0).await;
+        consumer.shutdown().await;
+        producer.shutdown().await;
+    });
+}
+
+/// MQ-15: with equal client ids some queues would belong to nobody.
+#[test]
+fn three_members_with_identical_settings_share_every_queue() {
+    with_topics(async |bus, admin| {
+        let producer = bus.producer().await;
+        let recorders = [(); 3].map(|()| Recorder::acknowledging());
+        let mut consumers = Vec::new();
+        for recorder in &recorders {
+            consumers.push(bus.consumer(consumer_config(), recorder.clone()).await);
+        }
+        eventually(PATIENCE, "three distinct members", async || {
+            match admin.consumer_ids(Group::OrderConsumer).await {
+                Ok(ids) if ids.len() == 3 => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+        send_all(&producer, 0..1_000).await;
+        until_lag_is(admin, 0).await;
+        let mut deliveries: BTreeMap<String, usize> = BTreeMap::new();
+        for recorder in &recorders {
+            for (id, times) in recorder.deliveries() {
+                *deliveries.entry(id).or_default() += times;
+            }
+        }
+        assert_eq!(deliveries.len(), 1_000);
+        let shares = recorders.each_ref().map(|recorder| recorder.seen().len());
+        println!("shares of three members: {shares:?}");
+        for consumer in consumers {
+            consumer.shutdown().await;
+        }
+        producer.shutdown().await;
+    });
+}
+
+#[test]
+fn lag_counts_what_no_member_has_acknowledged_and_pausing_lets_it_grow() {
+    with_topics(async |bus, admin| {
+        let producer = bus.producer().await;
+        until_lag_is(admin, 0).await;
+        let recorder = Recorder::acknowledging();
+        let consumer = bus.consumer(consumer_config(), recorder.clone()).await;
+        send_all(&producer, 0..10).await;
+        recorder.until(10).await;
+        until_lag_is(admin, 0).await;
+        consumer.shutdown().await;
+        send_all(&producer, 10..60).await;
+        until_lag_is(admin, 50).await;
+        assert_eq!(
+            admin
+                .lag(Group::CompensationWorker, Topic::OrderEvent)
+                .await
+                .unwrap(),
+            0
+        );
+        producer.shutdown().await;
+    });
+}
+
+#[test]
+fn a_wrong_setting_is_refused_before_anything_starts() {
+    with_topics(async |bus, _| {
+        let cases: [(&str, fn(&mut ConsumerConfig)); 7] = [
+            ("topics", |c| c.topics.clear()),
+            ("batch_max", |c| c.batch_max = 0),
+            ("batch_max", |c| c.batch_max = 257),
+            ("threads", |c| c.threads = 0),
+            ("threads", |c| c.threads = LISTENER_THREADS_MAX + 1),
+            ("handler_deadline", |c| {
+                c.handler_deadline = std::time::Duration::ZERO
+            }),
+            ("max_redeliveries", |c| c.max_redeliveries = -1),
+        ];
+        for (name, spoil) in cases {
+            let mut config = consumer_config();
+            spoil(&mut config);
+            let started =
+                Consumer::start(&bus.runtime, &bus.config, config, Recorder::acknowledging()).await;
+            let error = started.err().expect("a refusal");
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().starts_with(name), "{error}");
+        }
+    });
+}
