@@ -1,8 +1,20 @@
-//! What the audit and the reconciler read, and where they write what they found.
+//! What the audit and the reconciler read, and where they record what they found.
+//!
+//! The constraints make most of these differences impossible. They are counted all the same: an
+//! audit that trusts what it audits proves nothing.
+
 use seckill_state_machine::{BucketId, BucketScope, ReservationId, Scope};
+use tokio_postgres::Row;
 use uuid::Uuid;
 
+use crate::facts::decision_record;
+use crate::rows::{
+    ScopeFilter, ScopeKey, bucket, bucket_id, count, get, number, parse_opt, version,
+};
 use crate::{DecisionRecord, Error, Store};
+
+/// Most rows of one page.
+const PAGE_MAX: i64 = 10_000;
 
 /// One bucket, counted twice: by its stock row and by its orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,13 +31,17 @@ pub struct BucketTotals {
     pub active_units: u64,
     /// Active orders.
     pub active_orders: u64,
+    /// What the journal's entries add up to; the stock row's `available`, if nothing is missing.
+    pub journal_units: i64,
 }
 
 impl BucketTotals {
-    /// `total = available + active orders`, and the row agrees with the orders.
+    /// `total = available + active orders`, and row, orders and journal agree.
     #[must_use]
-    pub const fn is_conserved(&self) -> bool {
-        todo!()
+    pub fn is_conserved(&self) -> bool {
+        self.sold == self.active_units
+            && self.available.checked_add(self.active_units) == Some(self.total)
+            && u64::try_from(self.journal_units) == Ok(self.available)
     }
 }
 
@@ -41,7 +57,7 @@ pub struct NewRun {
 }
 
 /// How a round ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunOutcome {
     /// Things compared.
     pub checked: u64,
@@ -67,15 +83,34 @@ pub struct Discrepancy {
 }
 
 impl Store {
-    /// Totals of each bucket, in one snapshot.
+    /// Totals of each bucket, in one snapshot. A bucket that only has orders is there as well, with
+    /// a total of 0.
     ///
     /// # Errors
     /// As every read.
     pub async fn bucket_totals(&self, scope: &Scope) -> Result<Vec<BucketTotals>, Error> {
-        let _ = scope;
-        todo!()
+        let rows = self
+            .read(
+                "bucket_totals",
+                BUCKET_TOTALS,
+                &ScopeKey::of(scope).params(),
+            )
+            .await?;
+        let totals = |row: &Row| {
+            Ok(BucketTotals {
+                bucket_id: bucket_id(row)?,
+                total: number(row, "total")?,
+                available: number(row, "available")?,
+                sold: number(row, "sold")?,
+                active_units: number(row, "active_units")?,
+                active_orders: number(row, "active_orders")?,
+                journal_units: get(row, "journal_units")?,
+            })
+        };
+        rows.iter().map(totals).collect()
     }
-    /// Decisions of a version in reservation order, after a given one.
+
+    /// Decisions of a version by reservation id, after a given one; at most 10,000 a page.
     ///
     /// # Errors
     /// As every read.
@@ -85,54 +120,188 @@ impl Store {
         after: Option<&ReservationId>,
         limit: i64,
     ) -> Result<Vec<DecisionRecord>, Error> {
-        let _ = (scope, after, limit);
-        todo!()
+        let rows = self
+            .read(
+                "decisions_page",
+                "-- decisions_page
+                SELECT d.*, o.order_id, o.state AS order_state
+                FROM reservation_decision AS d
+                LEFT JOIN orders AS o ON o.reservation_id = d.reservation_id
+                WHERE d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3
+                    AND d.reservation_id > $4
+                ORDER BY d.reservation_id
+                LIMIT $5",
+                &[
+                    /* activity_id */ &scope.activity_id.as_str(),
+                    /* sku_id */ &scope.sku_id.as_str(),
+                    /* version */ &version(scope),
+                    /* after */ &after.map_or("", ReservationId::as_str),
+                    /* limit */ &limit.min(PAGE_MAX),
+                ],
+            )
+            .await?;
+        rows.iter().map(decision_record).collect()
     }
-    /// Active orders too many: beyond one a user, a reservation or a request.
+
+    /// Orders too many: active ones beyond one a user of the activity's SKU, and any beyond one a
+    /// reservation or a request of this version.
     ///
     /// # Errors
     /// As every read.
     pub async fn duplicate_orders(&self, scope: &Scope) -> Result<u64, Error> {
-        let _ = scope;
-        todo!()
+        self.count(
+            "duplicate_orders",
+            DUPLICATE_ORDERS,
+            &ScopeKey::of(scope).params(),
+        )
+        .await
     }
+
+    /// `ORDERED` decisions of a version without an order, and orders without such a decision.
+    ///
+    /// # Errors
+    /// As every read.
+    pub async fn orders_without_decision(&self, scope: &Scope) -> Result<u64, Error> {
+        self.count(
+            "orders_without_decision",
+            "-- orders_without_decision
+            SELECT count(*) AS n
+            FROM (
+                SELECT reservation_id FROM reservation_decision
+                WHERE activity_id = $1 AND sku_id = $2 AND version = $3 AND kind = 'ORDERED'
+            ) AS d
+            FULL JOIN (
+                SELECT reservation_id FROM orders
+                WHERE activity_id = $1 AND sku_id = $2 AND version = $3
+            ) AS o ON o.reservation_id = d.reservation_id
+            WHERE d.reservation_id IS NULL OR o.reservation_id IS NULL",
+            &ScopeKey::of(scope).params(),
+        )
+        .await
+    }
+
     /// Opens a round of checks.
     ///
     /// # Errors
     /// As every write.
     pub async fn start_run(&self, run: &NewRun) -> Result<Uuid, Error> {
-        let _ = run;
-        todo!()
+        let filter = ScopeFilter::from(run.scope.as_ref());
+        let rows = self
+            .run_tx("start_run", async |session| {
+                session
+                    .query(
+                        "-- start_run
+                        INSERT INTO reconciliation_run (
+                            kind, instance, activity_id, sku_id, version
+                        )
+                        VALUES ($1, $2, $3, $4, $5)
+                        RETURNING run_id",
+                        &[
+                            /* kind */ &run.kind,
+                            /* instance */ &run.instance,
+                            /* activity_id */ &filter.activity_id,
+                            /* sku_id */ &filter.sku_id,
+                            /* version */ &filter.version,
+                        ],
+                    )
+                    .await
+            })
+            .await?;
+        match rows.first() {
+            Some(row) => get(row, "run_id"),
+            None => Err(Error::stored("reconciliation_run", "a new row is missing")),
+        }
     }
+
     /// Closes a round of checks.
     ///
     /// # Errors
     /// As every write; `NotFound` for an unknown run.
     pub async fn finish_run(&self, run: Uuid, outcome: &RunOutcome) -> Result<(), Error> {
-        let _ = (run, outcome);
-        todo!()
+        let checked = count("checked", outcome.checked)?;
+        let settled = count("settled", outcome.settled)?;
+        let discrepancies = count("discrepancies", outcome.discrepancies)?;
+        let touched = self
+            .run_tx("finish_run", async |session| {
+                session
+                    .execute(
+                        "-- finish_run
+                        UPDATE reconciliation_run
+                        SET finished_at = now(), checked = $2, settled = $3, discrepancies = $4,
+                            error = $5
+                        WHERE run_id = $1",
+                        &[&run, &checked, &settled, &discrepancies, &outcome.error],
+                    )
+                    .await
+            })
+            .await?;
+        if touched == 1 {
+            Ok(())
+        } else {
+            Err(Error::NotFound {
+                what: format!("reconciliation run {run}"),
+            })
+        }
     }
-    /// Records differences; one that is already open is only seen again. Returns the new ones' count.
+
+    /// Records differences that a run found; one that is open already is seen once more. Returns
+    /// how many are new.
     ///
     /// # Errors
-    /// As every write.
+    /// As every write; `NotFound` for an unknown run.
     pub async fn record_discrepancies(
         &self,
         run: Uuid,
         found: &[Discrepancy],
     ) -> Result<u64, Error> {
-        let _ = (run, found);
-        todo!()
+        // One row a key, or the statement would meet its own rows; the last description wins.
+        let mut unique = std::collections::BTreeMap::new();
+        for discrepancy in found {
+            let key = (
+                &discrepancy.bucket,
+                &discrepancy.kind,
+                &discrepancy.reservation_id,
+            );
+            unique.insert(key, discrepancy);
+        }
+        let found: Vec<&Discrepancy> = unique.into_values().collect();
+        if found.is_empty() {
+            return Ok(0);
+        }
+        self.run_tx("record_discrepancies", async |session| {
+            insert_discrepancies(session, run, &found).await
+        })
+        .await
     }
-    /// Closes the open differences of the run's kind and scope that it did not see again.
+
+    /// Closes the open differences that a finished run of the same kind and scope did not see again.
     ///
     /// # Errors
     /// As every write.
     pub async fn resolve_unseen(&self, run: Uuid) -> Result<u64, Error> {
-        let _ = run;
-        todo!()
+        self.run_tx("resolve_unseen", async |session| {
+            session
+                .execute(
+                    "-- resolve_unseen
+                    UPDATE discrepancy AS d
+                    SET resolved_at = now()
+                    FROM reconciliation_run AS r
+                    WHERE r.run_id = $1 AND r.finished_at IS NOT NULL AND r.error IS NULL
+                        AND d.resolved_at IS NULL AND d.last_run_id <> r.run_id
+                        AND d.last_seen_at < r.started_at AND d.run_kind = r.kind
+                        AND (
+                            r.activity_id IS NULL
+                            OR (d.activity_id, d.sku_id, d.version)
+                                = (r.activity_id, r.sku_id, r.version)
+                        )",
+                    &[/* run_id */ &run],
+                )
+                .await
+        })
+        .await
     }
-    /// Open differences, of one version or of all.
+
+    /// Open differences, of one version or of all, the oldest first; at most 10,000.
     ///
     /// # Errors
     /// As every read.
@@ -141,7 +310,137 @@ impl Store {
         scope: Option<&Scope>,
         limit: i64,
     ) -> Result<Vec<Discrepancy>, Error> {
-        let _ = (scope, limit);
-        todo!()
+        let filter = ScopeFilter::from(scope);
+        let rows = self
+            .read(
+                "open_discrepancies",
+                "-- open_discrepancies
+                SELECT * FROM discrepancy
+                WHERE resolved_at IS NULL
+                    AND ($1::text IS NULL OR (activity_id = $1 AND sku_id = $2 AND version = $3))
+                ORDER BY discrepancy_id
+                LIMIT $4",
+                &[
+                    /* activity_id */ &filter.activity_id,
+                    /* sku_id */ &filter.sku_id,
+                    /* version */ &filter.version,
+                    /* limit */ &limit.min(PAGE_MAX),
+                ],
+            )
+            .await?;
+        let discrepancy = |row: &Row| {
+            Ok(Discrepancy {
+                kind: get(row, "kind")?,
+                bucket: bucket(row)?,
+                reservation_id: parse_opt(row, "reservation_id")?,
+                detail: get(row, "detail")?,
+            })
+        };
+        rows.iter().map(discrepancy).collect()
     }
 }
+
+async fn insert_discrepancies(
+    session: &crate::pool::Session,
+    run: Uuid,
+    found: &[&Discrepancy],
+) -> Result<u64, Error> {
+    let kind: Vec<&str> = found.iter().map(|d| d.kind.as_str()).collect();
+    let detail: Vec<&str> = found.iter().map(|d| d.detail.as_str()).collect();
+    let scopes = || found.iter().map(|d| &d.bucket.scope);
+    let activity_id: Vec<&str> = scopes().map(|s| s.activity_id.as_str()).collect();
+    let sku_id: Vec<&str> = scopes().map(|s| s.sku_id.as_str()).collect();
+    let versions: Vec<i64> = scopes().map(version).collect();
+    let bucket_id: Vec<i64> = found
+        .iter()
+        .map(|d| i64::from(d.bucket.bucket_id.get()))
+        .collect();
+    let reservation_id: Vec<Option<&str>> = found
+        .iter()
+        .map(|d| d.reservation_id.as_ref().map(ReservationId::as_str))
+        .collect();
+    let rows = session
+        .query(
+            "-- record_discrepancies
+            INSERT INTO discrepancy AS d (
+                run_kind, kind, detail, activity_id, sku_id, version, bucket_id, reservation_id,
+                first_run_id, last_run_id
+            )
+            SELECT run.kind, r.*, run.run_id, run.run_id
+            FROM reconciliation_run AS run,
+                unnest(
+                    $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[],
+                    $8::text[]
+                ) AS r (kind, detail, activity_id, sku_id, version, bucket_id, reservation_id)
+            WHERE run.run_id = $1
+            ON CONFLICT (
+                activity_id, sku_id, version, bucket_id, run_kind, kind, reservation_id
+            ) WHERE resolved_at IS NULL
+            DO UPDATE
+            SET last_run_id = excluded.last_run_id, last_seen_at = now(),
+                times_seen = d.times_seen + 1, detail = excluded.detail
+            RETURNING times_seen = 1 AS is_new",
+            &[
+                /* run_id */ &run,
+                &kind,
+                &detail,
+                &activity_id,
+                &sku_id,
+                &versions,
+                &bucket_id,
+                &reservation_id,
+            ],
+        )
+        .await?;
+    if rows.len() != found.len() {
+        return Err(Error::NotFound {
+            what: format!("reconciliation run {run}"),
+        });
+    }
+    let mut new = 0;
+    for row in &rows {
+        new += u64::from(get::<bool>(row, "is_new")?);
+    }
+    Ok(new)
+}
+
+const BUCKET_TOTALS: &str = "-- bucket_totals
+    WITH stock AS (
+        SELECT bucket_id, total, available, sold FROM activity_stock
+        WHERE activity_id = $1 AND sku_id = $2 AND version = $3
+    ), active AS (
+        SELECT bucket_id, sum(quantity)::bigint AS units, count(*) AS orders FROM orders
+        WHERE activity_id = $1 AND sku_id = $2 AND version = $3 AND state = 'ACTIVE'
+        GROUP BY bucket_id
+    ), journal AS (
+        SELECT bucket_id, sum(delta)::bigint AS units FROM stock_ledger
+        WHERE activity_id = $1 AND sku_id = $2 AND version = $3
+        GROUP BY bucket_id
+    )
+    SELECT bucket_id, coalesce(total, 0) AS total, coalesce(available, 0) AS available,
+        coalesce(sold, 0) AS sold, coalesce(active.units, 0) AS active_units,
+        coalesce(active.orders, 0) AS active_orders, coalesce(journal.units, 0) AS journal_units
+    FROM stock
+    FULL JOIN active USING (bucket_id)
+    FULL JOIN journal USING (bucket_id)
+    ORDER BY bucket_id";
+
+const DUPLICATE_ORDERS: &str = "-- duplicate_orders
+    WITH version_orders AS (
+        SELECT reservation_id, request_id, user_id FROM orders
+        WHERE activity_id = $1 AND sku_id = $2 AND version = $3
+    ), of_user AS (
+        SELECT count(*) - 1 AS surplus FROM orders
+        WHERE activity_id = $1 AND sku_id = $2 AND state = 'ACTIVE'
+            AND user_id IN (SELECT user_id FROM version_orders)
+        GROUP BY user_id
+    ), of_reservation AS (
+        SELECT count(*) - 1 AS surplus FROM version_orders GROUP BY reservation_id
+    ), of_request AS (
+        SELECT count(*) - 1 AS surplus FROM version_orders GROUP BY request_id
+    )
+    SELECT greatest(
+        (SELECT coalesce(sum(surplus), 0) FROM of_user),
+        (SELECT coalesce(sum(surplus), 0) FROM of_reservation),
+        (SELECT coalesce(sum(surplus), 0) FROM of_request)
+    )::bigint AS n";

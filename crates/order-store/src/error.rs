@@ -217,6 +217,12 @@ pub enum Error {
         #[source]
         cause: Option<Cause>,
     },
+    /// Another transaction changed what this one had read; it is rolled back and may run again.
+    #[error("another transaction got in the way of {operation}")]
+    Interfered {
+        /// The transaction's name.
+        operation: &'static str,
+    },
     /// A named thing does not exist.
     #[error("{what} does not exist")]
     NotFound {
@@ -261,9 +267,10 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Statement { cause, .. } if cause.is_rule() => ErrorKind::Refused,
-            Self::Connection { .. } | Self::Statement { .. } | Self::TimedOut { .. } => {
-                ErrorKind::Retryable
-            }
+            Self::Connection { .. }
+            | Self::Statement { .. }
+            | Self::TimedOut { .. }
+            | Self::Interfered { .. } => ErrorKind::Retryable,
             Self::CommitUnknown { .. } => ErrorKind::OutcomeUnknown,
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::Conflict(_) => ErrorKind::Conflict,
@@ -283,7 +290,7 @@ impl Error {
     }
 
     pub(crate) fn is_collision(&self) -> bool {
-        self.cause().is_some_and(Cause::is_collision)
+        matches!(self, Self::Interfered { .. }) || self.cause().is_some_and(Cause::is_collision)
     }
 
     pub(crate) fn stored(column: &'static str, problem: impl fmt::Display) -> Self {

@@ -1,12 +1,19 @@
-//! Decisions that stand, read.
+//! Decisions that stand, read back.
+
 use seckill_state_machine::{
     BucketScope, DecisionKind, OrderId, OrderState, Quantity, RequestId, ReservationId, Scope,
     TimestampMs, Traceparent, UserId,
 };
+use tokio_postgres::Row;
 
+use crate::pool::Session;
+use crate::rows::{bucket, get, order_id_opt, parse, parse_opt, small, time_ms, version};
 use crate::{Error, Store};
 
-/// A decision and what became of its order.
+/// Most reservations that one call may ask for: a page of an index, or a batch of messages.
+pub(crate) const IDS_MAX: usize = 1_024;
+
+/// A decision, and the order behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisionRecord {
     /// The reservation.
@@ -40,16 +47,50 @@ pub enum ReservationRef<'a> {
     Request(&'a RequestId),
 }
 
+/// Reads the state of an order from its column, `NULL` where there is none.
+pub(crate) fn order_state(row: &Row) -> Result<Option<OrderState>, Error> {
+    match get::<Option<&str>>(row, "order_state")? {
+        None => Ok(None),
+        Some("ACTIVE") => Ok(Some(OrderState::Active)),
+        Some("CANCELLED") => Ok(Some(OrderState::Cancelled)),
+        Some(_) => Err(Error::stored("order_state", "unknown order state")),
+    }
+}
+
+/// Reads a row of decision columns joined with `order_id` and `order_state`.
+pub(crate) fn decision_record(row: &Row) -> Result<DecisionRecord, Error> {
+    Ok(DecisionRecord {
+        reservation_id: parse(row, "reservation_id")?,
+        request_id: parse(row, "request_id")?,
+        user_id: parse(row, "user_id")?,
+        bucket: bucket(row)?,
+        quantity: small(row, "quantity")?,
+        kind: parse(row, "kind")?,
+        reason: get(row, "reason")?,
+        order: order_id_opt(row)?.zip(order_state(row)?),
+        decided_at_ms: time_ms(row, "decided_at")?,
+        traceparent: parse_opt(row, "traceparent")?,
+    })
+}
+
 impl Store {
-    /// The decisions of these reservations, as far as there are any, in no given order.
+    /// The decisions of these reservations, as far as there are any, by reservation id.
     ///
     /// # Errors
-    /// As every read.
+    /// `Invalid` for more ids than a batch has; else as every read.
     pub async fn decisions(&self, ids: &[ReservationId]) -> Result<Vec<DecisionRecord>, Error> {
-        let _ = ids;
-        todo!()
+        if ids.len() > IDS_MAX {
+            return Err(Error::invalid("ids", format!("more than {IDS_MAX}")));
+        }
+        let ids: Vec<&str> = ids.iter().map(ReservationId::as_str).collect();
+        let rows = self.read("decisions", DECISIONS, &[/* ids */ &ids]).await?;
+        rows.iter().map(decision_record).collect()
     }
+
     /// A user's own reservation, as far as it is decided. A stranger's is not found.
+    ///
+    /// One request id can stand on several reservations, when it was repeated with another quantity
+    /// after a failover; the order comes first, then the newest.
     ///
     /// # Errors
     /// As every read.
@@ -59,7 +100,62 @@ impl Store {
         user: &UserId,
         by: ReservationRef<'_>,
     ) -> Result<Option<DecisionRecord>, Error> {
-        let _ = (scope, user, by);
-        todo!()
+        let (sql, id) = match by {
+            ReservationRef::Reservation(id) => (FIND_BY_RESERVATION, id.as_str()),
+            ReservationRef::Request(id) => (FIND_BY_REQUEST, id.as_str()),
+        };
+        let rows = self
+            .read(
+                "find_reservation",
+                sql,
+                &[
+                    /* activity_id */ &scope.activity_id.as_str(),
+                    /* sku_id */ &scope.sku_id.as_str(),
+                    /* version */ &version(scope),
+                    /* user_id */ &user.as_str(),
+                    /* id */ &id,
+                ],
+            )
+            .await?;
+        rows.first().map(decision_record).transpose()
     }
 }
+
+const DECISIONS: &str = "-- decisions
+    SELECT d.*, o.order_id, o.state AS order_state
+    FROM reservation_decision AS d
+    LEFT JOIN orders AS o ON o.reservation_id = d.reservation_id
+    WHERE d.reservation_id = ANY($1)
+    ORDER BY d.reservation_id";
+
+/// The decisions of these reservations as a transaction sees them.
+pub(crate) async fn read_decisions(
+    session: &Session,
+    ids: &[&str],
+) -> Result<Vec<DecisionRecord>, Error> {
+    let rows = session.query(DECISIONS, &[/* ids */ &ids]).await?;
+    rows.iter().map(decision_record).collect()
+}
+
+const FIND_BY_RESERVATION: &str = "-- find_reservation
+    SELECT d.*, o.order_id, o.state AS order_state
+    FROM reservation_decision AS d
+    LEFT JOIN orders AS o ON o.reservation_id = d.reservation_id
+    WHERE d.reservation_id = $5
+        AND d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3 AND d.user_id = $4";
+
+// The first half finds an order by the order's unique key, the second a refusal by the partial
+// index that holds refusals alone.
+const FIND_BY_REQUEST: &str = "-- find_reservation
+    SELECT d.*, o.order_id, o.state AS order_state
+    FROM orders AS o
+    JOIN reservation_decision AS d ON d.reservation_id = o.reservation_id
+    WHERE o.activity_id = $1 AND o.sku_id = $2 AND o.version = $3
+        AND o.request_id = $5 AND o.user_id = $4
+    UNION ALL
+    SELECT d.*, NULL AS order_id, NULL AS order_state
+    FROM reservation_decision AS d
+    WHERE d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3
+        AND d.request_id = $5 AND d.user_id = $4 AND d.kind <> 'ORDERED'
+    ORDER BY order_id IS NULL, decided_at DESC
+    LIMIT 1";

@@ -1,32 +1,160 @@
-//! The schema, embedded.
-use secrecy::SecretString;
+//! The schema: embedded, applied by a command, checked by services.
+//!
+//! refinery wraps each file in a transaction but takes no lock, so an advisory lock keeps two
+//! migrators apart. Services never migrate; they refuse a schema that they do not know.
 
-use crate::{Error, Store};
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, NoTls};
+
+use crate::rows::number;
+use crate::{Cause, Error, Store};
+
+mod embedded {
+    refinery::embed_migrations!("../../migrations");
+}
+
+/// The advisory lock's number: "seckill" in ASCII, so that nobody else's lock is met by accident.
+const LOCK: i64 = 0x0073_6563_6b69_6c6c;
+
+/// How long the migrator waits for the server.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// What migrating did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migrated {
     /// The schema's version now.
     pub version: u32,
-    /// Files applied by this call.
+    /// Files applied by this call, in order; none when it was up to date.
     pub applied: Vec<String>,
 }
 
-/// Brings the schema to this program's version, under an advisory lock.
+/// The newest version that this program knows.
+fn wanted() -> u32 {
+    let runner = embedded::migrations::runner();
+    let versions = runner.get_migrations().iter().map(|m| m.version());
+    versions
+        .max()
+        .and_then(|version| u32::try_from(version).ok())
+        .unwrap_or(0)
+}
+
+/// Brings the schema to this program's version. Running it again, or twice at once, is harmless.
 ///
 /// # Errors
-/// `Schema` when the database is newer than this program.
+/// `Schema` when the database is newer than this program; `Migration` when a file fails or an
+/// applied one was changed; `Connection` when the server cannot be reached.
 pub async fn migrate(url: &SecretString) -> Result<Migrated, Error> {
-    let _ = url;
-    todo!()
+    let mut config: tokio_postgres::Config = url
+        .expose_secret()
+        .parse()
+        .map_err(|error: tokio_postgres::Error| Error::Url(Cause::from(&error).to_string()))?;
+    config
+        .connect_timeout(CONNECT_LIMIT)
+        .application_name("seckill-migrate")
+        .target_session_attrs(TargetSessionAttrs::ReadWrite);
+    let (mut client, connection) = config.connect(NoTls).await.map_err(|e| lost(&e))?;
+    let driver = tokio::spawn(connection);
+    let outcome = under_lock(&mut client).await;
+    // The session's end releases the lock, whatever happened.
+    drop(client);
+    let ended = driver.await;
+    tracing::debug!(
+        clean = matches!(ended, Ok(Ok(()))),
+        "migration session ended"
+    );
+    outcome
+}
+
+fn lost(error: &tokio_postgres::Error) -> Error {
+    Error::Connection {
+        operation: "migrate",
+        cause: Cause::from(error),
+    }
+}
+
+async fn under_lock(client: &mut Client) -> Result<Migrated, Error> {
+    client
+        .execute("-- migrate\nSELECT pg_advisory_lock($1)", &[&LOCK])
+        .await
+        .map_err(|error| lost(&error))?;
+    // A file that has to wait for a table holds up everybody behind it, so it gives up soon.
+    client
+        .batch_execute("SET lock_timeout = '5s'; SET statement_timeout = '60s'")
+        .await
+        .map_err(|error| lost(&error))?;
+    let found = applied_version(client)
+        .await
+        .map_err(|error| lost(&error))?;
+    let wanted = wanted();
+    if found > wanted {
+        return Err(Error::Schema { found, wanted });
+    }
+    let report = embedded::migrations::runner()
+        .run_async(client)
+        .await
+        .map_err(|error| Error::Migration(failure(&error)))?;
+    let applied = report.applied_migrations().iter().map(ToString::to_string);
+    Ok(Migrated {
+        version: wanted,
+        applied: applied.collect(),
+    })
+}
+
+/// refinery's message with what the server said, which it keeps as a source.
+fn failure(error: &refinery::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = std::error::Error::source(error);
+    while let Some(source) = next {
+        text = match source.downcast_ref::<tokio_postgres::Error>() {
+            Some(server) => format!("{text}: {}", Cause::from(server)),
+            None => format!("{text}: {source}"),
+        };
+        next = source.source();
+    }
+    text
+}
+
+const APPLIED_VERSION: &str = "-- applied_version
+    SELECT coalesce(max(version), 0)::bigint AS version
+    FROM refinery_schema_history";
+
+async fn applied_version(client: &Client) -> Result<u32, tokio_postgres::Error> {
+    match client.query_one(APPLIED_VERSION, &[]).await {
+        Ok(row) => Ok(u32::try_from(row.get::<_, i64>("version")).unwrap_or(u32::MAX)),
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => Ok(0),
+        Err(error) => Err(error),
+    }
 }
 
 impl Store {
     /// Whether the schema is the one that this program was built for.
     ///
     /// # Errors
-    /// `Schema` when it is older or newer.
+    /// `Schema` when it is older, newer or not there at all.
     pub async fn check_schema(&self) -> Result<(), Error> {
-        todo!()
+        let wanted = wanted();
+        let found = match self.read("check_schema", APPLIED_VERSION, &[]).await {
+            Ok(rows) => match rows.first() {
+                Some(row) => number(row, "version")?,
+                None => 0,
+            },
+            Err(error)
+                if error
+                    .cause()
+                    .is_some_and(|c| c.is(&SqlState::UNDEFINED_TABLE)) =>
+            {
+                0
+            }
+            Err(error) => return Err(error),
+        };
+        if found == wanted {
+            Ok(())
+        } else {
+            Err(Error::Schema { found, wanted })
+        }
     }
 }

@@ -1,10 +1,22 @@
 //! Order events on their way to the bus.
+//!
+//! They are relayed by state: unpublished rows are claimed for a while, oldest first, and marked
+//! once the broker has confirmed them. There is no high-water mark, so a row that commits late is
+//! not skipped. Events may be published twice, never not at all.
+
 use std::time::Duration;
 
-use seckill_state_machine::OrderEvent;
+use seckill_state_machine::{OrderEvent, OrderEventKind, OrderRequest, RejectReason};
+use tokio_postgres::Row;
 use uuid::Uuid;
 
+use crate::decide::Columns;
+use crate::pool::Session;
+use crate::rows::{bucket, get, millis, number, order_id_opt, parse, parse_opt, small, time_ms};
 use crate::{Error, Store};
+
+const ORDER_CREATED: &str = "ORDER_CREATED";
+const REJECTED: &str = "REJECTED";
 
 /// An event that is committed and not yet known to be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,36 +33,211 @@ pub struct OutboxRow {
     pub lease_token: Uuid,
 }
 
+/// An event to be written with its cause.
+pub(crate) struct NewEvent<'a> {
+    pub request: &'a OrderRequest,
+    pub order_id: Option<Uuid>,
+    pub reason: Option<RejectReason>,
+}
+
+/// Writes events in the caller's transaction.
+pub(crate) async fn write(session: &Session, events: &[NewEvent<'_>]) -> Result<(), Error> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    let requests: Vec<&OrderRequest> = events.iter().map(|event| event.request).collect();
+    let columns = Columns::of(&requests);
+    let order_id: Vec<Option<Uuid>> = events.iter().map(|event| event.order_id).collect();
+    let reason: Vec<Option<&str>> = events
+        .iter()
+        .map(|event| event.reason.map(RejectReason::as_str))
+        .collect();
+    session
+        .execute(
+            "-- write_outbox
+            INSERT INTO outbox (
+                reservation_id, request_id, user_id, activity_id, sku_id, version, bucket_id,
+                quantity, traceparent, order_id, reason, topic, kind, event_id
+            )
+            SELECT r.*, 'seckill-order-event',
+                CASE WHEN r.order_id IS NULL THEN 'REJECTED' ELSE 'ORDER_CREATED' END,
+                CASE WHEN r.order_id IS NULL THEN 'order-rejected:' ELSE 'order-created:' END
+                    || r.reservation_id || ':v1'
+            FROM unnest(
+                $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[],
+                $7::bigint[], $8::bigint[], $9::text[], $10::uuid[], $11::text[]
+            ) AS r (
+                reservation_id, request_id, user_id, activity_id, sku_id, version, bucket_id,
+                quantity, traceparent, order_id, reason
+            )",
+            &[
+                &columns.reservation_id,
+                &columns.request_id,
+                &columns.user_id,
+                &columns.activity_id,
+                &columns.sku_id,
+                &columns.version,
+                &columns.bucket_id,
+                &columns.quantity,
+                &columns.traceparent,
+                &order_id,
+                &reason,
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+fn outbox_row(row: &Row) -> Result<OutboxRow, Error> {
+    let kind = match get::<&str>(row, "kind")? {
+        ORDER_CREATED => OrderEventKind::OrderCreated {
+            order_id: order_id_opt(row)?.ok_or_else(|| Error::stored("order_id", "is null"))?,
+        },
+        REJECTED => OrderEventKind::Rejected {
+            reason: parse(row, "reason")?,
+        },
+        _ => return Err(Error::stored("kind", "unknown event")),
+    };
+    Ok(OutboxRow {
+        id: get(row, "outbox_id")?,
+        event_id: get(row, "event_id")?,
+        event: OrderEvent {
+            reservation_id: parse(row, "reservation_id")?,
+            request_id: parse(row, "request_id")?,
+            user_id: parse(row, "user_id")?,
+            bucket: bucket(row)?,
+            quantity: small(row, "quantity")?,
+            kind,
+            occurred_at_ms: time_ms(row, "occurred_at")?,
+            traceparent: parse_opt(row, "traceparent")?,
+        },
+        attempts: number(row, "attempts")?,
+        lease_token: get(row, "lease_token")?,
+    })
+}
+
+fn keys(rows: &[OutboxRow]) -> (Vec<i64>, Vec<Uuid>) {
+    let mut rows: Vec<&OutboxRow> = rows.iter().collect();
+    rows.sort_by_key(|row| row.id);
+    rows.iter().map(|row| (row.id, row.lease_token)).unzip()
+}
+
 impl Store {
-    /// Claims unpublished rows for a while, oldest first.
+    /// Claims unpublished rows for a while, oldest first. Rows of a lease that ran out are claimed
+    /// again, so a relay that died holds nothing back.
     ///
     /// # Errors
     /// As every write.
     pub async fn claim_outbox(&self, limit: i64, lease: Duration) -> Result<Vec<OutboxRow>, Error> {
-        let _ = (limit, lease);
-        todo!()
+        let lease = millis("lease", lease)?;
+        let rows = self
+            .run_tx("claim_outbox", async |session| {
+                session
+                    .query(
+                        "-- claim_outbox
+                        WITH due AS (
+                            SELECT outbox_id
+                            FROM outbox
+                            WHERE published_at IS NULL
+                                AND (lease_until IS NULL OR lease_until <= now())
+                            ORDER BY outbox_id
+                            LIMIT $1
+                            FOR UPDATE SKIP LOCKED
+                        ), claim AS MATERIALIZED (
+                            SELECT gen_random_uuid() AS token
+                        ), claimed AS (
+                            UPDATE outbox AS o
+                            SET lease_until = now() + $2::bigint * interval '1 millisecond',
+                                lease_token = claim.token, attempts = o.attempts + 1
+                            FROM due, claim
+                            WHERE o.outbox_id = due.outbox_id
+                            RETURNING o.*
+                        )
+                        SELECT * FROM claimed ORDER BY outbox_id",
+                        &[/* limit */ &limit, /* lease */ &lease],
+                    )
+                    .await
+            })
+            .await?;
+        Ok(readable(&rows))
     }
+
     /// Marks rows as published, as far as the claim still holds; returns how many.
     ///
     /// # Errors
     /// As every write.
     pub async fn mark_published(&self, rows: &[OutboxRow]) -> Result<u64, Error> {
-        let _ = rows;
-        todo!()
+        let (ids, tokens) = keys(rows);
+        self.run_tx("mark_published", async |session| {
+            session
+                .execute(
+                    "-- mark_published
+                    UPDATE outbox AS o
+                    SET published_at = now(), lease_until = NULL, lease_token = NULL
+                    FROM unnest($1::bigint[], $2::uuid[]) AS r (outbox_id, lease_token)
+                    WHERE o.outbox_id = r.outbox_id AND o.lease_token = r.lease_token
+                        AND o.published_at IS NULL",
+                    &[/* outbox_id */ &ids, /* lease_token */ &tokens],
+                )
+                .await
+        })
+        .await
     }
-    /// Gives rows back for a later attempt; returns how many.
+
+    /// Gives rows back for a later attempt, as far as the claim still holds; returns how many.
     ///
     /// # Errors
     /// As every write.
     pub async fn postpone_outbox(&self, rows: &[OutboxRow], delay: Duration) -> Result<u64, Error> {
-        let _ = (rows, delay);
-        todo!()
+        let (ids, tokens) = keys(rows);
+        let delay = millis("delay", delay)?;
+        self.run_tx("postpone_outbox", async |session| {
+            session
+                .execute(
+                    "-- postpone_outbox
+                    UPDATE outbox AS o
+                    SET lease_until = now() + $3::bigint * interval '1 millisecond', lease_token = NULL
+                    FROM unnest($1::bigint[], $2::uuid[]) AS r (outbox_id, lease_token)
+                    WHERE o.outbox_id = r.outbox_id AND o.lease_token = r.lease_token
+                        AND o.published_at IS NULL",
+                    &[
+                        /* outbox_id */ &ids,
+                        /* lease_token */ &tokens,
+                        /* delay */ &delay,
+                    ],
+                )
+                .await
+        })
+        .await
     }
-    /// Rows that are not published.
+
+    /// How many events are not published.
     ///
     /// # Errors
     /// As every read.
     pub async fn outbox_unpublished(&self) -> Result<u64, Error> {
-        todo!()
+        self.count(
+            "outbox_unpublished",
+            "-- outbox_unpublished
+            SELECT count(*) AS n FROM outbox WHERE published_at IS NULL",
+            &[],
+        )
+        .await
     }
+}
+
+/// The rows that can be read. One that cannot must not hold back the others: it stays unpublished,
+/// which the settled check and its alarm show.
+fn readable(rows: &[Row]) -> Vec<OutboxRow> {
+    let mut events = Vec::with_capacity(rows.len());
+    for row in rows {
+        match outbox_row(row) {
+            Ok(event) => events.push(event),
+            Err(error) => {
+                let id = get::<i64>(row, "outbox_id").ok();
+                tracing::error!(outbox.id = id, %error, "an outbox row cannot be read");
+            }
+        }
+    }
+    events
 }

@@ -1,9 +1,27 @@
 //! Messages that cannot be processed, kept whole.
+//!
+//! A consumer acknowledges such a message only because it is kept here. When the message names a
+//! reservation that nobody has decided, its compensation task is opened in the same transaction:
+//! otherwise a failover that forgets the reservation would leave nobody who remembers it.
+
 use std::collections::BTreeMap;
 
 use seckill_state_machine::{BucketScope, OrderRequest, TimestampMs};
+use tokio_postgres::Row;
 
-use crate::{Error, Store};
+use crate::pool::Session;
+use crate::rows::{bucket, get, number, time_ms, time_ms_opt, to_time, version};
+use crate::tasks::{self, Opening};
+use crate::{Error, Store, TaskOrigin};
+
+/// How long an undecided reservation is left alone when its activity is not known here.
+const PATIENCE_DEFAULT_MS: i64 = 15 * 60 * 1_000;
+
+/// What stands for a NUL character, which PostgreSQL's text cannot hold. The body is kept as bytes.
+const NUL_SYMBOL: &str = "\u{2400}";
+
+/// Most letters of one page.
+const PAGE_MAX: i64 = 1_000;
 
 /// A message to be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +53,8 @@ pub struct DeadLetter {
     /// Where it belongs, if its properties tell.
     pub bucket: Option<BucketScope>,
     /// The request inside, if it could be decoded: an undecided one gets a compensation task. For
-    /// an undecodable body callers may fill this from the reservation that Redis still has.
+    /// an undecodable body a caller may fill this in from the reservation that Redis still has. It
+    /// is not stored: the body is.
     pub request: Option<OrderRequest>,
 }
 
@@ -44,7 +63,7 @@ pub struct DeadLetter {
 pub struct ParkedLetter {
     /// Its number, by which operators name it.
     pub id: i64,
-    /// The message.
+    /// The message; `request` is empty, decode the body.
     pub letter: DeadLetter,
     /// When it was first parked.
     pub parked_at_ms: TimestampMs,
@@ -61,6 +80,122 @@ pub struct DeadLetterFilter {
     pub after: Option<i64>,
 }
 
+fn storable(text: &str) -> String {
+    text.replace('\0', NUL_SYMBOL)
+}
+
+fn properties_json(properties: &BTreeMap<String, String>) -> Result<String, Error> {
+    let storable: BTreeMap<String, String> = properties
+        .iter()
+        .map(|(key, value)| (storable(key), storable(value)))
+        .collect();
+    serde_json::to_string(&storable).map_err(|error| Error::invalid("properties", error))
+}
+
+async fn keep(session: &Session, letter: &DeadLetter) -> Result<(), Error> {
+    let born_at = letter
+        .born_at_ms
+        .and_then(|at| to_time("born_at_ms", at).ok());
+    let place = letter.bucket.as_ref();
+    let reservation_id = letter.request.as_ref().map(|r| r.reservation_id.as_str());
+    session
+        .execute(
+            "-- park
+            INSERT INTO dead_letter AS l (
+                topic, consumer_group, message_key, broker_message_id, queue_id, queue_offset,
+                born_at, body, properties, reason, error, attempts, activity_id, sku_id, version,
+                bucket_id, reservation_id
+            )
+            VALUES (
+                $1, $2, $3, $4, $5, $6, $7, $8, $9::text::jsonb, $10, $11, $12, $13, $14, $15,
+                $16, $17
+            )
+            ON CONFLICT (topic, left(coalesce(message_key, broker_message_id), 256), body_sha256)
+            DO UPDATE
+            SET times_parked = l.times_parked + 1, last_parked_at = now(),
+                reason = excluded.reason, error = excluded.error,
+                attempts = greatest(l.attempts, excluded.attempts)",
+            &[
+                &storable(&letter.topic),
+                &storable(&letter.consumer_group),
+                &letter.message_key.as_deref().map(storable),
+                &storable(&letter.broker_message_id),
+                &i64::from(letter.queue_id),
+                &letter.queue_offset,
+                &born_at,
+                &letter.body,
+                &properties_json(&letter.properties)?,
+                &storable(&letter.reason),
+                &storable(&letter.error),
+                &i64::from(letter.attempts),
+                &place.map(|b| b.scope.activity_id.as_str()),
+                &place.map(|b| b.scope.sku_id.as_str()),
+                &place.map(|b| version(&b.scope)),
+                &place.map(|b| i64::from(b.bucket_id.get())),
+                &reservation_id,
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// The patience of the request's activity, or `None` when the request is decided.
+async fn patience(session: &Session, request: &OrderRequest) -> Result<Option<i64>, Error> {
+    let scope = &request.bucket.scope;
+    let rows = session
+        .query(
+            "-- patience
+            SELECT
+                EXISTS (SELECT FROM reservation_decision WHERE reservation_id = $1) AS decided,
+                (
+                    SELECT patience_ms FROM activity
+                    WHERE activity_id = $2 AND sku_id = $3 AND version = $4
+                ) AS patience_ms",
+            &[
+                /* reservation_id */ &request.reservation_id.as_str(),
+                /* activity_id */ &scope.activity_id.as_str(),
+                /* sku_id */ &scope.sku_id.as_str(),
+                /* version */ &version(scope),
+            ],
+        )
+        .await?;
+    let Some(row) = rows.first() else {
+        return Ok(Some(PATIENCE_DEFAULT_MS));
+    };
+    let patience = get::<Option<i64>>(row, "patience_ms")?.unwrap_or(PATIENCE_DEFAULT_MS);
+    Ok((!get::<bool>(row, "decided")?).then_some(patience))
+}
+
+fn parked(row: &Row) -> Result<ParkedLetter, Error> {
+    let properties = serde_json::from_str(get(row, "properties_text")?)
+        .map_err(|error| Error::stored("properties", error))?;
+    let bucket = match get::<Option<&str>>(row, "activity_id")? {
+        Some(_) => Some(bucket(row)?),
+        None => None,
+    };
+    Ok(ParkedLetter {
+        id: get(row, "letter_id")?,
+        letter: DeadLetter {
+            topic: get(row, "topic")?,
+            consumer_group: get(row, "consumer_group")?,
+            message_key: get(row, "message_key")?,
+            broker_message_id: get(row, "broker_message_id")?,
+            queue_id: number(row, "queue_id")?,
+            queue_offset: get(row, "queue_offset")?,
+            born_at_ms: time_ms_opt(row, "born_at")?,
+            body: get(row, "body")?,
+            properties,
+            reason: get(row, "reason")?,
+            error: get(row, "error")?,
+            attempts: number(row, "attempts")?,
+            bucket,
+            request: None,
+        },
+        parked_at_ms: time_ms(row, "parked_at")?,
+        times_parked: number(row, "times_parked")?,
+    })
+}
+
 impl Store {
     /// Keeps a message whole and, when it names an undecided reservation, opens its compensation
     /// task due after the activity's patience, in one transaction. Parking it again changes nothing
@@ -69,10 +204,21 @@ impl Store {
     /// # Errors
     /// As every write; then the message must not be acknowledged.
     pub async fn park(&self, letter: &DeadLetter) -> Result<(), Error> {
-        let _ = letter;
-        todo!()
+        self.run_tx("park", async |session| {
+            keep(session, letter).await?;
+            let Some(request) = &letter.request else {
+                return Ok(());
+            };
+            if let Some(patience_ms) = patience(session, request).await? {
+                let opening = Opening::unless_open(TaskOrigin::Parked, patience_ms, "park");
+                tasks::open(session, &[request], &opening).await?;
+            }
+            Ok(())
+        })
+        .await
     }
-    /// Parked messages by number.
+
+    /// Parked messages by number, at most 1,000 a page.
     ///
     /// # Errors
     /// As every read.
@@ -81,14 +227,36 @@ impl Store {
         filter: &DeadLetterFilter,
         limit: i64,
     ) -> Result<Vec<ParkedLetter>, Error> {
-        let _ = (filter, limit);
-        todo!()
+        let rows = self
+            .read(
+                "dead_letters",
+                "-- dead_letters
+                SELECT *, properties::text AS properties_text
+                FROM dead_letter
+                WHERE letter_id > $1 AND ($2::text IS NULL OR topic = $2)
+                ORDER BY letter_id
+                LIMIT $3",
+                &[
+                    /* after */ &filter.after.unwrap_or(0),
+                    /* topic */ &filter.topic,
+                    /* limit */ &limit.min(PAGE_MAX),
+                ],
+            )
+            .await?;
+        rows.iter().map(parked).collect()
     }
+
     /// How many messages are parked.
     ///
     /// # Errors
     /// As every read.
     pub async fn dead_letter_count(&self) -> Result<u64, Error> {
-        todo!()
+        self.count(
+            "dead_letter_count",
+            "-- dead_letter_count
+            SELECT count(*) AS n FROM dead_letter",
+            &[],
+        )
+        .await
     }
 }

@@ -143,6 +143,18 @@ impl Store {
         }
     }
 
+    /// One number, column `n`.
+    pub(crate) async fn count(
+        &self,
+        operation: &'static str,
+        sql: &str,
+        params: Params<'_>,
+    ) -> Result<u64, Error> {
+        let rows = self.read(operation, sql, params).await?;
+        rows.first()
+            .map_or(Ok(0), |row| crate::rows::number(row, "n"))
+    }
+
     /// Runs `body` in one READ COMMITTED transaction.
     ///
     /// Its own error rolls the transaction back. A failed commit that the server answered was

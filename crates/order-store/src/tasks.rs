@@ -1,10 +1,22 @@
-//! Compensation tasks and the release fence.
+//! Compensation tasks, and the fence that makes a release safe.
+//!
+//! A task is claimed by lease in a transaction of its own and carries a generation. It is done only
+//! relative to the Redis state that its worker saw: whoever hands the reservation over again adds
+//! one to the generation, and a result counts only for the generation it was worked on.
+
 use std::time::Duration;
 
-use seckill_state_machine::{OrderId, OrderRequest, OrderState, RejectReason, Scope};
+use seckill_state_machine::{
+    DecisionKind, OrderId, OrderRequest, OrderState, RejectReason, Scope, UnknownDecision,
+};
+use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::{Error, Store};
+use crate::decide::Columns;
+use crate::facts::read_decisions;
+use crate::pool::Session;
+use crate::rows::{ScopeFilter, get, millis, number, parse, request};
+use crate::{DecisionRecord, Error, Store};
 
 /// Why a task was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,6 +31,39 @@ pub enum TaskOrigin {
     HeldAgain,
     /// The order was cancelled.
     Cancelled,
+}
+
+impl TaskOrigin {
+    /// Every origin.
+    pub const ALL: [Self; 5] = [
+        Self::Rejected,
+        Self::Parked,
+        Self::Overdue,
+        Self::HeldAgain,
+        Self::Cancelled,
+    ];
+
+    /// The word that PostgreSQL stores; of a fence it becomes the release's reason.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rejected => "REJECTED",
+            Self::Parked => "PARKED",
+            Self::Overdue => "OVERDUE",
+            Self::HeldAgain => "HELD_AGAIN",
+            Self::Cancelled => "CANCELLED",
+        }
+    }
+}
+
+impl std::str::FromStr for TaskOrigin {
+    type Err = UnknownDecision;
+    fn from_str(text: &str) -> Result<Self, UnknownDecision> {
+        Self::ALL
+            .into_iter()
+            .find(|origin| origin.as_str() == text)
+            .ok_or(UnknownDecision)
+    }
 }
 
 /// A task to be opened or reopened.
@@ -37,11 +82,11 @@ pub struct NewTask {
 pub struct CompensationTask {
     /// The reservation, as its order request tells it.
     pub request: OrderRequest,
-    /// Why it was (last) opened.
+    /// Why it was last opened.
     pub origin: TaskOrigin,
     /// Adds one with every reopening; a result only counts for the generation it was worked on.
     pub generation: i64,
-    /// Attempts of this generation, this one included.
+    /// Attempts since it was last closed, this one included.
     pub attempts: u32,
     /// Proves the claim.
     pub lease_token: Uuid,
@@ -71,6 +116,120 @@ pub enum Fence {
     },
 }
 
+/// How tasks are opened by another transaction.
+pub(crate) struct Opening {
+    origin: TaskOrigin,
+    due_in_ms: i64,
+    reopen_open: bool,
+    by: &'static str,
+}
+
+impl Opening {
+    /// Due at once; one that is open already gets the next generation.
+    pub(crate) const fn now(origin: TaskOrigin, by: &'static str) -> Self {
+        Self {
+            origin,
+            due_in_ms: 0,
+            reopen_open: true,
+            by,
+        }
+    }
+
+    /// Due later; one that is open already stays as it is.
+    pub(crate) const fn unless_open(origin: TaskOrigin, due_in_ms: i64, by: &'static str) -> Self {
+        Self {
+            origin,
+            due_in_ms,
+            reopen_open: false,
+            by,
+        }
+    }
+}
+
+/// Opens or reopens tasks in the caller's transaction.
+///
+/// A claim on a task that is reopened stays, so that no two workers are busy with one reservation;
+/// it ends when its worker finds out that its generation is over.
+pub(crate) async fn open(
+    session: &Session,
+    requests: &[&OrderRequest],
+    opening: &Opening,
+) -> Result<(), Error> {
+    if requests.is_empty() {
+        return Ok(());
+    }
+    let columns = Columns::of(requests);
+    session
+        .execute(
+            "-- open_tasks
+            INSERT INTO compensation_task AS t (
+                reservation_id, request_id, user_id, activity_id, sku_id, version, bucket_id,
+                quantity, reserved_at, traceparent, origin, next_attempt_at, updated_by
+            )
+            SELECT r.*, $11::text, now() + $12::bigint * interval '1 millisecond', $14::text
+            FROM unnest(
+                $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[],
+                $7::bigint[], $8::bigint[], $9::timestamptz[], $10::text[]
+            ) AS r (
+                reservation_id, request_id, user_id, activity_id, sku_id, version, bucket_id,
+                quantity, reserved_at, traceparent
+            )
+            ORDER BY r.reservation_id COLLATE \"C\"
+            ON CONFLICT (reservation_id) DO UPDATE
+            SET origin = excluded.origin,
+                generation = t.generation + 1,
+                next_attempt_at = CASE
+                    WHEN t.closed_at IS NULL
+                        THEN least(t.next_attempt_at, excluded.next_attempt_at)
+                    ELSE excluded.next_attempt_at
+                END,
+                attempts = CASE WHEN t.closed_at IS NULL THEN t.attempts ELSE 0 END,
+                opened_at = now(), closed_at = NULL, result = NULL,
+                updated_by = excluded.updated_by
+            WHERE t.closed_at IS NOT NULL OR $13",
+            &[
+                &columns.reservation_id,
+                &columns.request_id,
+                &columns.user_id,
+                &columns.activity_id,
+                &columns.sku_id,
+                &columns.version,
+                &columns.bucket_id,
+                &columns.quantity,
+                &columns.reserved_at,
+                &columns.traceparent,
+                /* origin */ &opening.origin.as_str(),
+                /* due_in_ms */ &opening.due_in_ms,
+                /* reopen_open */ &opening.reopen_open,
+                /* updated_by */ &opening.by,
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+fn task(row: &Row) -> Result<CompensationTask, Error> {
+    Ok(CompensationTask {
+        request: request(row)?,
+        origin: parse(row, "origin")?,
+        generation: get(row, "generation")?,
+        attempts: number(row, "attempts")?,
+        lease_token: get(row, "lease_token")?,
+    })
+}
+
+fn standing(record: DecisionRecord, fresh: bool) -> Result<Fence, Error> {
+    let reason = record.reason.unwrap_or_default();
+    match (record.kind, record.order) {
+        (DecisionKind::Ordered, Some((order_id, state))) => Ok(Fence::Ordered { order_id, state }),
+        (DecisionKind::Ordered, None) => Err(Error::stored("orders", "an order has vanished")),
+        (DecisionKind::Rejected, _) => Ok(Fence::Rejected {
+            reason: reason.parse().map_err(|e| Error::stored("reason", e))?,
+        }),
+        (DecisionKind::Released, _) => Ok(Fence::Released { reason, fresh }),
+    }
+}
+
 impl Store {
     /// Claims due tasks for a while, the longest due first.
     ///
@@ -81,26 +240,92 @@ impl Store {
         limit: i64,
         lease: Duration,
     ) -> Result<Vec<CompensationTask>, Error> {
-        let _ = (limit, lease);
-        todo!()
+        let lease = millis("lease", lease)?;
+        let rows = self
+            .run_tx("claim_tasks", async |session| {
+                session
+                    .query(
+                        "-- claim_tasks
+                        WITH due AS (
+                            SELECT reservation_id
+                            FROM compensation_task
+                            WHERE closed_at IS NULL AND next_attempt_at <= now()
+                                AND (lease_until IS NULL OR lease_until <= now())
+                            ORDER BY next_attempt_at, reservation_id
+                            LIMIT $1
+                            FOR UPDATE SKIP LOCKED
+                        ), claim AS MATERIALIZED (
+                            SELECT gen_random_uuid() AS token
+                        )
+                        UPDATE compensation_task AS t
+                        SET lease_until = now() + $2::bigint * interval '1 millisecond',
+                            lease_token = claim.token, attempts = t.attempts + 1,
+                            updated_by = 'claim_tasks'
+                        FROM due, claim
+                        WHERE t.reservation_id = due.reservation_id
+                        RETURNING t.*",
+                        &[/* limit */ &limit, /* lease */ &lease],
+                    )
+                    .await
+            })
+            .await?;
+        Ok(readable(&rows))
     }
+
     /// Records `RELEASED` unless a decision is there, and returns the one that stands (I6).
     ///
     /// # Errors
     /// As every write. On any error nothing may be released.
     pub async fn fence(&self, task: &CompensationTask) -> Result<Fence, Error> {
-        let _ = task;
-        todo!()
+        let reservation_id = task.request.reservation_id.as_str();
+        self.run_tx("fence", async |session| {
+            let fresh = put_up_fence(session, task).await?;
+            // A statement of its own: an insert does not see the row that it met.
+            let mut records = read_decisions(session, &[reservation_id]).await?;
+            match records.pop() {
+                Some(record) => standing(record, fresh),
+                None => Err(Error::Interfered { operation: "fence" }),
+            }
+        })
+        .await
     }
+
     /// Closes a task, if nobody reopened or took it over meanwhile; says whether it did.
+    ///
+    /// A task that was reopened meanwhile is given back at once.
     ///
     /// # Errors
     /// As every write.
     pub async fn finish_task(&self, task: &CompensationTask, result: &str) -> Result<bool, Error> {
-        let _ = (task, result);
-        todo!()
+        let rows = self
+            .run_tx("finish_task", async |session| {
+                session
+                    .query(
+                        "-- finish_task
+                        UPDATE compensation_task AS t
+                        SET closed_at = CASE WHEN t.generation = $2 THEN now() END,
+                            result = CASE WHEN t.generation = $2 THEN $4 END,
+                            last_error = CASE WHEN t.generation <> $2 THEN t.last_error END,
+                            lease_until = NULL, lease_token = NULL, updated_by = 'finish_task'
+                        WHERE t.reservation_id = $1 AND t.lease_token = $3
+                            AND t.closed_at IS NULL
+                        RETURNING t.closed_at IS NOT NULL AS held",
+                        &[
+                            /* reservation_id */ &task.request.reservation_id.as_str(),
+                            /* generation */ &task.generation,
+                            /* lease_token */ &task.lease_token,
+                            /* result */ &result,
+                        ],
+                    )
+                    .await
+            })
+            .await?;
+        held(&rows)
     }
+
     /// Gives a task back for a later attempt; says whether the claim still held.
+    ///
+    /// A task that was reopened meanwhile keeps its own due time.
     ///
     /// # Errors
     /// As every write.
@@ -110,23 +335,125 @@ impl Store {
         error: &str,
         delay: Duration,
     ) -> Result<bool, Error> {
-        let _ = (task, error, delay);
-        todo!()
+        let delay = millis("delay", delay)?;
+        let rows = self
+            .run_tx("retry_task", async |session| {
+                session
+                    .query(
+                        "-- retry_task
+                        UPDATE compensation_task AS t
+                        SET next_attempt_at = CASE
+                                WHEN t.generation = $2
+                                    THEN now() + $5::bigint * interval '1 millisecond'
+                                ELSE t.next_attempt_at
+                            END,
+                            last_error = $4,
+                            lease_until = NULL, lease_token = NULL, updated_by = 'retry_task'
+                        WHERE t.reservation_id = $1 AND t.lease_token = $3
+                            AND t.closed_at IS NULL
+                        RETURNING t.generation = $2 AS held",
+                        &[
+                            /* reservation_id */ &task.request.reservation_id.as_str(),
+                            /* generation */ &task.generation,
+                            /* lease_token */ &task.lease_token,
+                            /* last_error */ &error,
+                            /* delay */ &delay,
+                        ],
+                    )
+                    .await
+            })
+            .await?;
+        held(&rows)
     }
+
     /// Opens a task, or reopens it with the next generation.
     ///
     /// # Errors
     /// As every write.
     pub async fn open_task(&self, task: &NewTask) -> Result<(), Error> {
-        let _ = task;
-        todo!()
+        let opening = Opening {
+            origin: task.origin,
+            due_in_ms: millis("due_in", task.due_in)?,
+            reopen_open: true,
+            by: "open_task",
+        };
+        self.run_tx("open_task", async |session| {
+            open(session, &[&task.request], &opening).await
+        })
+        .await
     }
+
     /// Open tasks, of one version or of all.
     ///
     /// # Errors
     /// As every read.
     pub async fn open_tasks(&self, scope: Option<&Scope>) -> Result<u64, Error> {
-        let _ = scope;
-        todo!()
+        let filter = ScopeFilter::from(scope);
+        self.count(
+            "open_tasks",
+            "-- open_tasks
+            SELECT count(*) AS n
+            FROM compensation_task
+            WHERE closed_at IS NULL
+                AND ($1::text IS NULL OR (activity_id = $1 AND sku_id = $2 AND version = $3))",
+            &[
+                /* activity_id */ &filter.activity_id,
+                /* sku_id */ &filter.sku_id,
+                /* version */ &filter.version,
+            ],
+        )
+        .await
     }
+}
+
+async fn put_up_fence(session: &Session, task: &CompensationTask) -> Result<bool, Error> {
+    let request = &task.request;
+    let columns = Columns::of(&[request]);
+    let inserted = session
+        .execute(
+            "-- fence
+            INSERT INTO reservation_decision (
+                reservation_id, message_id, request_id, user_id, activity_id, sku_id, version,
+                bucket_id, quantity, reserved_at, traceparent, kind, reason, updated_by
+            )
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 'RELEASED', $12, 'fence')
+            ON CONFLICT (reservation_id) DO NOTHING",
+            &[
+                &request.reservation_id.as_str(),
+                &request.message_id().as_str(),
+                &request.request_id.as_str(),
+                &request.user_id.as_str(),
+                &request.bucket.scope.activity_id.as_str(),
+                &request.bucket.scope.sku_id.as_str(),
+                &columns.version[0],
+                &columns.bucket_id[0],
+                &columns.quantity[0],
+                &columns.reserved_at[0],
+                &columns.traceparent[0],
+                /* reason */ &task.origin.as_str(),
+            ],
+        )
+        .await?;
+    Ok(inserted == 1)
+}
+
+/// Whether the one row that was touched, if any, still belonged to the caller.
+fn held(rows: &[Row]) -> Result<bool, Error> {
+    rows.first().map_or(Ok(false), |row| get(row, "held"))
+}
+
+/// The tasks that can be read. One that cannot must not hold back the others; it stays open, which
+/// the settled check and its alarm show.
+fn readable(rows: &[Row]) -> Vec<CompensationTask> {
+    let mut tasks = Vec::with_capacity(rows.len());
+    for row in rows {
+        match task(row) {
+            Ok(task) => tasks.push(task),
+            Err(error) => {
+                let id = get::<&str>(row, "reservation_id").ok();
+                tracing::error!(reservation_id = id, %error, "a compensation task cannot be read");
+            }
+        }
+    }
+    tasks
 }
