@@ -15,6 +15,7 @@ mod codec;
 mod config;
 mod consumer;
 mod error;
+mod link;
 mod listener;
 mod message;
 mod names;

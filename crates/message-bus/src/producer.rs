@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use cheetah_string::CheetahString;
 use futures::{StreamExt, stream};
-use rocketmq_client_rust::DefaultMQProducer;
+use rocketmq_client_rust::{ClientResult, DefaultMQProducer};
 use rocketmq_model::common::message::MessageTrait as _;
 use rocketmq_model::common::message::message_single::Message;
-use rocketmq_model::result::SendStatus;
+use rocketmq_model::result::{SendResult, SendStatus};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::error::describe;
+use crate::link::Link;
 use crate::message::property;
 use crate::names::Names;
 use crate::{BusConfig, BusRuntime, Error, OutgoingMessage, Topic};
@@ -31,10 +32,6 @@ pub const BATCH_BYTES_MAX: usize = 512 * 1024;
 
 /// Batches of one [`Producer::send_batch`] call that are under way at a time.
 const BATCHES_AT_ONCE: usize = 4;
-
-/// Further attempts of the client within the same time limit; the next goes to another broker, if
-/// there is one. Whoever sends repeats later on its own.
-const SECOND_ATTEMPTS: u32 = 1;
 
 /// What the client's own limit may be exceeded by before a send is given up from outside.
 const OVERTIME: Duration = Duration::from_millis(500);
@@ -76,7 +73,7 @@ pub struct Producer {
 }
 
 struct Inner {
-    client: DefaultMQProducer,
+    link: Link,
     names: Names,
     in_flight: Semaphore,
     send_timeout: Duration,
@@ -88,21 +85,10 @@ impl Producer {
     /// # Errors
     /// [`Error::Setting`] for a wrong setting.
     pub async fn start(runtime: &BusRuntime, config: &BusConfig) -> Result<Self, Error> {
-        let names = Names::new(&config.namespace);
-        let send_timeout_ms = u32::try_from(config.send_timeout.as_millis()).unwrap_or(u32::MAX);
-        let mut client = DefaultMQProducer::builder(runtime.client())
-            .client_config(config.client_config("producer")?)
-            .producer_group(names.producer_group())
-            .send_msg_timeout(send_timeout_ms)
-            .retry_times_when_send_failed(SECOND_ATTEMPTS)
-            .build();
-        Box::pin(client.start())
-            .await
-            .map_err(|error| Error::client("starting the producer", &error))?;
         Ok(Self {
             inner: Arc::new(Inner {
-                client,
-                names,
+                link: Link::start(runtime.client(), config.clone()).await?,
+                names: Names::new(&config.namespace),
                 in_flight: Semaphore::new(IN_FLIGHT_MAX),
                 send_timeout: config.send_timeout,
             }),
@@ -117,13 +103,7 @@ impl Producer {
             Err(outcome) => return outcome,
         };
         self.inner
-            .bounded(async {
-                match Box::pin(self.inner.client.send(message)).await {
-                    Ok(Some(result)) => SendOutcome::of(result.send_status),
-                    Ok(None) => SendOutcome::Unknown("no result".to_owned()),
-                    Err(error) => SendOutcome::Unknown(describe(&error)),
-                }
-            })
+            .bounded(async |client| Box::pin(client.send(message)).await)
             .await
     }
 
@@ -147,15 +127,12 @@ impl Producer {
         if drained.is_err() {
             tracing::warn!("sends were still in flight when the producer was closed");
         }
-        let mut client = self.inner.client.clone();
-        if timeout(limit, Box::pin(client.shutdown())).await.is_err() {
-            tracing::warn!("the producer did not close in time");
-        }
+        self.inner.link.shutdown(limit).await;
     }
 
     /// Whether the name server knows a route to the topic right now.
     pub async fn is_ready(&self, topic: Topic) -> bool {
-        let mut client = self.inner.client.clone();
+        let mut client = self.inner.link.current().client.clone();
         let name = self.inner.names.topic(topic);
         let queues = Box::pin(client.fetch_publish_message_queues(&name));
         matches!(timeout(ROUTE_LIMIT, queues).await, Ok(Ok(queues)) if !queues.is_empty())
@@ -170,12 +147,7 @@ impl Producer {
         let outcome = match encoded {
             Ok(messages) => {
                 self.inner
-                    .bounded(async {
-                        match Box::pin(self.inner.client.send_batch(messages)).await {
-                            Ok(result) => SendOutcome::of(result.send_status),
-                            Err(error) => SendOutcome::Unknown(describe(&error)),
-                        }
-                    })
+                    .bounded(async |client| Box::pin(client.send_batch(messages)).await.map(Some))
                     .await
             }
             Err(outcome) => outcome,
@@ -187,15 +159,28 @@ impl Producer {
 impl Inner {
     /// Runs a send inside the in-flight limit and the time limit. Giving up the wait never means that
     /// the message was not sent.
-    async fn bounded(&self, send: impl Future<Output = SendOutcome>) -> SendOutcome {
-        let permit = match timeout(self.send_timeout, self.in_flight.acquire()).await {
+    async fn bounded(
+        &self,
+        send: impl AsyncFnOnce(&DefaultMQProducer) -> ClientResult<Option<SendResult>>,
+    ) -> SendOutcome {
+        let _permit = match timeout(self.send_timeout, self.in_flight.acquire()).await {
             Ok(Ok(permit)) => permit,
             Ok(Err(_)) => return SendOutcome::Unknown("the producer is closed".to_owned()),
             Err(_) => return SendOutcome::Unknown("too many sends in flight".to_owned()),
         };
-        let outcome = timeout(self.send_timeout + OVERTIME, send).await;
-        drop(permit);
-        outcome.unwrap_or_else(|_| SendOutcome::Unknown("no answer in time".to_owned()))
+        let generation = self.link.current();
+        match timeout(self.send_timeout + OVERTIME, send(&generation.client)).await {
+            Ok(Ok(Some(result))) => {
+                generation.worked();
+                SendOutcome::of(result.send_status)
+            }
+            Ok(Ok(None)) => SendOutcome::Unknown("no result".to_owned()),
+            Ok(Err(error)) => {
+                self.link.failed(&generation, &error);
+                SendOutcome::Unknown(describe(&error))
+            }
+            Err(_) => SendOutcome::Unknown("no answer in time".to_owned()),
+        }
     }
 
     fn encode(&self, message: OutgoingMessage) -> Result<Message, SendOutcome> {

@@ -5,8 +5,13 @@ use std::time::{Duration, Instant};
 use seckill_message_bus::{
     BusConfig, Consumer, ErrorKind, OutgoingMessage, Producer, SendOutcome, Topic,
 };
+use seckill_test_support::{Dir, FrameAction, Mode, eventually};
 
-use crate::harness::{Bus, Recorder, consumer_config, messages, request, with_bus};
+use crate::harness::{
+    Bus, PATIENCE, Recorder, consumer_config, messages, request, until_lag_is, with_bus,
+    with_topics,
+};
+use crate::proxied::{Proxied, is_send_answer, with_code};
 
 /// A port on which nobody listens.
 fn nowhere(bus: &Bus) -> BusConfig {
@@ -59,6 +64,149 @@ fn without_a_broker_everything_starts_and_every_send_is_unknown_in_time() {
         assert_eq!(error.kind(), ErrorKind::Retryable);
         println!("ensure_topics without a broker: {error}");
         admin.shutdown().await;
+        producer.shutdown().await;
+    });
+}
+
+/// MQ-03: the broker answers, and the answer is neither an error nor OK.
+#[test]
+fn a_status_that_is_not_plain_ok_is_not_sent() {
+    with_topics(async |bus, _| {
+        let proxied = Proxied::start(bus).await;
+        let producer = Producer::start(&bus.runtime, &proxied.config)
+            .await
+            .unwrap();
+        let statuses = [
+            (10, "FLUSH_DISK_TIMEOUT"),
+            (11, "SLAVE_NOT_AVAILABLE"),
+            (12, "FLUSH_SLAVE_TIMEOUT"),
+        ];
+        for (code, name) in statuses {
+            proxied.broker.on_frame(move |dir, _, frame| {
+                if dir == Dir::ToClient && is_send_answer(frame.bytes()) {
+                    FrameAction::Replace(with_code(frame.bytes(), code))
+                } else {
+                    FrameAction::Forward
+                }
+            });
+            let unknown = SendOutcome::Unknown(name.to_owned());
+            let single = producer
+                .send(OutgoingMessage::order_request(&request(1)))
+                .await;
+            assert_eq!(single, unknown);
+            let batch = producer.send_batch(messages(2..5)).await;
+            assert_eq!(batch, vec![unknown; 3]);
+        }
+        proxied.broker.clear_hook();
+        let again = producer
+            .send(OutgoingMessage::order_request(&request(1)))
+            .await;
+        assert_eq!(again, SendOutcome::Sent);
+        producer.shutdown().await;
+    });
+}
+
+/// A send without an answer may have been stored; its repeat carries the same id.
+#[test]
+fn a_lost_answer_is_unknown_in_time_and_the_repeat_has_the_same_id() {
+    with_topics(async |bus, _| {
+        let proxied = Proxied::start(bus).await;
+        let config = BusConfig {
+            send_timeout: Duration::from_millis(500),
+            ..proxied.config.clone()
+        };
+        let producer = Producer::start(&bus.runtime, &config).await.unwrap();
+        let first = producer
+            .send(OutgoingMessage::order_request(&request(0)))
+            .await;
+        assert_eq!(first, SendOutcome::Sent);
+        proxied.broker.set_mode(Mode::Swallow(Dir::ToClient));
+        let begun = Instant::now();
+        let lost = producer
+            .send(OutgoingMessage::order_request(&request(1)))
+            .await;
+        println!(
+            "an answer that never comes: {lost:?} after {:?}",
+            begun.elapsed()
+        );
+        assert!(matches!(lost, SendOutcome::Unknown(_)), "{lost:?}");
+        assert!(begun.elapsed() < Duration::from_millis(1_500));
+        proxied.broker.set_mode(Mode::Forward);
+        eventually(PATIENCE, "the repeat", async || {
+            match producer
+                .send(OutgoingMessage::order_request(&request(1)))
+                .await
+            {
+                SendOutcome::Sent => Ok(()),
+                SendOutcome::Unknown(reason) => Err(reason),
+            }
+        })
+        .await;
+        let recorder = Recorder::acknowledging();
+        let consumer = bus.consumer(consumer_config(), recorder.clone()).await;
+        recorder.until(3).await;
+        let deliveries = recorder.deliveries();
+        assert_eq!(deliveries.len(), 2);
+        assert!(
+            deliveries[request(1).message_id().as_str()] >= 2,
+            "{deliveries:?}"
+        );
+        consumer.shutdown().await;
+        producer.shutdown().await;
+    });
+}
+
+/// The client alone would go on refusing for 30 s after the broker is back.
+#[test]
+fn sends_and_deliveries_resume_soon_after_an_outage() {
+    with_topics(async |bus, admin| {
+        let proxied = Proxied::start(bus).await;
+        let producer = Producer::start(&bus.runtime, &proxied.config)
+            .await
+            .unwrap();
+        let recorder = Recorder::acknowledging();
+        let consumer = Consumer::start(
+            &bus.runtime,
+            &proxied.config,
+            consumer_config(),
+            recorder.clone(),
+        )
+        .await
+        .unwrap();
+        let first = producer
+            .send(OutgoingMessage::order_request(&request(0)))
+            .await;
+        assert_eq!(first, SendOutcome::Sent);
+        recorder.until(1).await;
+
+        proxied.broker.set_mode(Mode::Refuse);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(3) {
+            let outcome = producer
+                .send(OutgoingMessage::order_request(&request(1)))
+                .await;
+            assert!(matches!(outcome, SendOutcome::Unknown(_)));
+            tokio::task::yield_now().await;
+        }
+        proxied.broker.set_mode(Mode::Forward);
+        let back = Instant::now();
+        eventually(
+            Duration::from_secs(15),
+            "a send after the outage",
+            async || match producer
+                .send(OutgoingMessage::order_request(&request(1)))
+                .await
+            {
+                SendOutcome::Sent => Ok(()),
+                SendOutcome::Unknown(reason) => Err(reason),
+            },
+        )
+        .await;
+        println!("sent {:?} after the broker was back", back.elapsed());
+        recorder.until(2).await;
+        println!("delivered {:?} after the broker was back", back.elapsed());
+        until_lag_is(admin, 0).await;
+        consumer.shutdown().await;
         producer.shutdown().await;
     });
 }

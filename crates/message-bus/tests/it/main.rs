@@ -11,5 +11,6 @@ mod delivery;
 mod failure;
 mod groups;
 mod harness;
+mod proxied;
 mod sending;
 mod stopping;
