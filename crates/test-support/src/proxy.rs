@@ -142,6 +142,7 @@ impl Counters {
 }
 
 type Hook = Box<dyn FnMut(Dir, u64, &Frame) -> FrameAction + Send>;
+type Rewrite = Box<dyn Fn(Dir, Bytes) -> Bytes + Send + Sync>;
 
 /// A hook with the frames that it has been asked about, per direction.
 struct InstalledHook {
@@ -158,6 +159,8 @@ struct Shared {
     sever: watch::Sender<(Sever, u64)>,
     counters: watch::Sender<Counters>,
     hook: Mutex<Option<InstalledHook>>,
+    /// Changes every frame before a hook sees it.
+    rewrite: Option<Rewrite>,
     next_connection: AtomicU64,
 }
 
@@ -207,10 +210,33 @@ impl FaultProxy {
         reason = "its callers start servers side by side"
     )]
     pub async fn start(upstream: SocketAddr, framing: Framing) -> Self {
-        Self::try_start(upstream, framing).or_fail("starting a fault proxy")
+        Self::try_start(upstream, framing, None).or_fail("starting a fault proxy")
     }
 
-    fn try_start(upstream: SocketAddr, framing: Framing) -> anyhow::Result<Self> {
+    /// Starts a proxy that changes what passes, whatever mode or hook is set. The function must not
+    /// change the length that a frame says it has.
+    ///
+    /// # Panics
+    ///
+    /// When no port can be bound.
+    #[expect(
+        clippy::unused_async,
+        reason = "its callers start servers side by side"
+    )]
+    pub async fn start_rewriting(
+        upstream: SocketAddr,
+        framing: Framing,
+        rewrite: impl Fn(Dir, Bytes) -> Bytes + Send + Sync + 'static,
+    ) -> Self {
+        Self::try_start(upstream, framing, Some(Box::new(rewrite)))
+            .or_fail("starting a fault proxy")
+    }
+
+    fn try_start(
+        upstream: SocketAddr,
+        framing: Framing,
+        rewrite: Option<Rewrite>,
+    ) -> anyhow::Result<Self> {
         let (listener, port) = bind_any()?;
         listener.set_nonblocking(true)?;
         let shared = Arc::new(Shared {
@@ -220,6 +246,7 @@ impl FaultProxy {
             sever: watch::Sender::new((Sever::Reset, 0)),
             counters: watch::Sender::new(Counters::default()),
             hook: Mutex::new(None),
+            rewrite,
             next_connection: AtomicU64::new(1),
         });
         let runtime = tokio::runtime::Builder::new_current_thread()

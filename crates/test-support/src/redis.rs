@@ -2,6 +2,8 @@
 
 mod cluster;
 mod dump;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::path::Path;

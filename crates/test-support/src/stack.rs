@@ -36,6 +36,11 @@ impl TestStack {
         SHARED.get_or_init(|| Self::find_or_start().or_fail("the shared test stack"))
     }
 
+    /// The stack, if this process has asked for it.
+    pub(crate) fn in_use() -> Option<&'static Self> {
+        SHARED.get()
+    }
+
     fn find_or_start() -> anyhow::Result<Self> {
         if let Some(path) = std::env::var_os(STACK_VARIABLE) {
             return Self::read(Path::new(&path));

@@ -212,6 +212,10 @@ impl Reader<'_> {
     }
 
     async fn frame(&mut self, bytes: Bytes) -> Result<(), End> {
+        let bytes = match &self.shared.rewrite {
+            Some(rewrite) => rewrite(self.dir, bytes),
+            None => bytes,
+        };
         let frame = Frame::new(self.shared.framing, self.id, bytes.clone());
         match self.shared.ask_hook(self.dir, &frame) {
             FrameAction::Forward => self.pass(bytes, None).await,

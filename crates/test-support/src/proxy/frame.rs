@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::Framing;
+use crate::remoting::RemotingCommand;
 use crate::resp::{Value, parse_value};
 
 /// One whole message.
@@ -87,5 +88,14 @@ impl Frame {
             _ => return None,
         };
         std::str::from_utf8(text).ok()
+    }
+
+    /// A request or response of RocketMQ; `None` for other protocols.
+    #[must_use]
+    pub fn remoting(&self) -> Option<RemotingCommand> {
+        if self.framing != Framing::Remoting {
+            return None;
+        }
+        RemotingCommand::parse(&self.bytes).ok()
     }
 }

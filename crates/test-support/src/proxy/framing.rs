@@ -4,6 +4,9 @@
 //! exactly the input. A stream that breaks its protocol is passed on unframed from there on, and
 //! counted: a test may send rubbish on purpose.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
