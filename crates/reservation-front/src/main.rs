@@ -1,2 +1,7 @@
 //! The gRPC reservation front.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    seckill_service_kit::main("reservation-front", seckill_reservation_front::run)
+}
