@@ -1,1 +1,76 @@
-//! The operator's command line.
+//! The operator's command line: schema and topics, activities, inspection, the audit, and a sale.
+//!
+//! It decides nothing: every step is one of `seckill_activity_control`, which a controller shares.
+//! It says what it did as a table for people or as JSON for machines, and ends with a code that
+//! scripts can rely on:
+//!
+//! | code | meaning |
+//! | --- | --- |
+//! | 0 | done, nothing differs |
+//! | 1 | differences were found, or the run failed |
+//! | 64 | a setting is wrong; the message names it |
+//! | 69 | a dependency could not be reached in time |
+//!
+//! **Invariant:** it never writes to a store except through the steps of `seckill_activity_control`
+//! and the migrations of `seckill_order_store`.
+
+mod cli;
+mod connect;
+mod exit;
+mod migrate;
+mod output;
+mod values;
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use seckill_message_bus::BusRuntime;
+use seckill_telemetry::LogFormat;
+
+use crate::cli::Cli;
+use crate::exit::Verdict;
+
+/// The whole program: reads the settings, runs one command and gives its exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match seckill_service_kit::parse::<Cli>() {
+        Ok(cli) => cli,
+        Err(code) => return ExitCode::from(code),
+    };
+    seckill_telemetry::init("seckillctl", LogFormat::Text);
+    match run(cli) {
+        Ok(verdict) => verdict.exit_code(),
+        Err(failure) => exit::report(&failure),
+    }
+}
+
+/// The help of the program or of one of its commands, as a terminal shows it.
+#[must_use]
+pub fn help(command: &[&str]) -> String {
+    let arguments = std::iter::once("seckillctl")
+        .chain(command.iter().copied())
+        .chain(["--help"]);
+    match Cli::try_parse_from(arguments) {
+        Ok(_) => String::new(),
+        Err(help) => help.to_string(),
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<Verdict> {
+    // The bus client insists on a runtime of its own, made outside of any other; commands that do
+    // not need it are spared its threads.
+    let bus = cli.command.needs_bus().then(BusRuntime::new).transpose()?;
+    // One thread: a command waits for servers most of its life, and during a sale the other core
+    // belongs to them.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("building the runtime")?;
+    let result = runtime.block_on(Box::pin(cli.command.run(cli.output, bus.as_ref())));
+    drop(runtime);
+    if let Some(bus) = bus {
+        bus.shutdown();
+    }
+    result
+}
