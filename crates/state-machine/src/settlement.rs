@@ -3,7 +3,7 @@
 use crate::{DecisionKind, ReservationStatus};
 
 /// The state of the order behind an `ORDERED` decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OrderState {
     /// It counts against the stock.
     Active,
