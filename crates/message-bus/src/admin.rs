@@ -1,11 +1,13 @@
 //! Topics and lag: for the migration, for readiness and for the question "is it settled?".
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cheetah_string::CheetahString;
 use rocketmq_client_rust::{
-    ClientResult, ConsumerAdmin as _, DefaultMQAdminExt, RouteAdmin as _, TopicAdmin as _,
+    ClientResult, ClientRuntime, ConsumerAdmin as _, DefaultMQAdminExt, RouteAdmin as _,
+    TopicAdmin as _,
 };
 use rocketmq_model::topic::TopicConfig;
 use rocketmq_protocol::code::response_code::ResponseCode;
@@ -46,10 +48,13 @@ impl Admin {
     /// # Errors
     /// [`Error::Setting`] for a wrong setting.
     pub async fn connect(runtime: &BusRuntime, config: &BusConfig) -> Result<Self, Error> {
+        Self::start(runtime.client(), config).await
+    }
+
+    async fn start(runtime: Arc<ClientRuntime>, config: &BusConfig) -> Result<Self, Error> {
         let names = Names::new(&config.namespace);
         let client_config = config.client_config("admin")?;
-        let mut client =
-            DefaultMQAdminExt::with_admin_ext_group(runtime.client(), names.admin_group());
+        let mut client = DefaultMQAdminExt::with_admin_ext_group(runtime, names.admin_group());
         *client.client_config_mut() = client_config;
         Box::pin(client.start())
             .await
@@ -58,6 +63,27 @@ impl Admin {
             client: Mutex::new(client),
             names,
         })
+    }
+
+    /// Whether a client without a past reaches a topic's brokers.
+    pub(crate) async fn reaches_afresh(
+        runtime: Arc<ClientRuntime>,
+        config: &BusConfig,
+        topic: &str,
+    ) -> bool {
+        let Ok(admin) = Self::start(runtime, config).await else {
+            return false;
+        };
+        let answer = async {
+            let client = admin.client.lock().await;
+            client.inner().examine_topic_stats(topic.into(), None).await
+        };
+        let reached = matches!(
+            limited("reading a topic's offsets", answer).await,
+            Ok(Ok(stats)) if !stats.get_offset_table().is_empty()
+        );
+        admin.shutdown().await;
+        reached
     }
 
     /// Creates what is missing of the system's topics and of its groups' dead-letter topics on every

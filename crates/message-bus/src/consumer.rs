@@ -1,17 +1,18 @@
 //! Receiving: batches to a handler, acknowledged as a whole.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rocketmq_client_rust::{DefaultMQPushConsumer, MQPushConsumer as _};
-use rocketmq_model::common::consumer::consume_from_where::ConsumeFromWhere;
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::sync::{Mutex, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
 
-use crate::listener::Listener;
+use crate::member::{Member, Plan};
 use crate::names::Names;
 use crate::runtime::ThreadLease;
-use crate::{BatchHandler, BusConfig, BusRuntime, Error, Group, Topic};
+use crate::{Admin, BatchHandler, BusConfig, BusRuntime, Error, Group, Topic};
 
 /// The longest handler deadline. The client's own limits for a listener lie above it (15 minutes), or
 /// it would take a running handler for a failed one.
@@ -20,9 +21,11 @@ pub const HANDLER_DEADLINE_MAX: Duration = Duration::from_secs(600);
 /// The largest batch: what the broker hands out in one answer when it is set up for it.
 const BATCH_MAX: u32 = 256;
 
-/// What the client may take beyond the running handlers' deadline to persist offsets and to leave its
-/// group. Measured: 6–100 ms, and 6 s while the broker was frozen.
-const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+/// Between two looks at the member's health, and so the longest that an outage goes unnoticed.
+const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The least age of a member before it is replaced: joining takes up to 4.3 s (measured).
+const MEMBER_AGE_MIN: Duration = Duration::from_secs(5);
 
 /// How a group's messages are consumed by this process.
 #[derive(Debug, Clone)]
@@ -66,11 +69,18 @@ impl ConsumerConfig {
     }
 }
 
-/// A running consumer of one group. Dropping it without [`Consumer::shutdown`] loses nothing, but what
-/// it was working on comes again.
+/// A running consumer of one group. To be ended by [`Consumer::shutdown`]; a dropped one goes on until
+/// the bus' runtime ends.
 pub struct Consumer {
-    client: DefaultMQPushConsumer,
-    handler_deadline: Duration,
+    shared: Arc<Shared>,
+    stop: watch::Sender<bool>,
+    watcher: JoinHandle<()>,
+}
+
+struct Shared {
+    plan: Plan,
+    member: Mutex<Member>,
+    paused: AtomicBool,
     _threads: ThreadLease,
 }
 
@@ -99,7 +109,7 @@ impl Consumer {
             .map(|topic| names.topic(*topic))
             .collect();
         let group = names.group(config.group);
-        Self::subscribe(runtime, bus, &config, group, topics, handler).await
+        Self::subscribe(runtime, bus, config, group, topics, handler).await
     }
 
     /// Starts draining the dead letters of a group, as the group `<group>-dlq`.
@@ -115,73 +125,116 @@ impl Consumer {
         let names = Names::new(&bus.namespace);
         let topics = vec![names.dead_letter_topic(config.group)];
         let group = names.dead_letter_group(config.group);
-        Self::subscribe(runtime, bus, &config, group, topics, handler).await
+        Self::subscribe(runtime, bus, config, group, topics, handler).await
     }
 
     async fn subscribe(
         runtime: &BusRuntime,
         bus: &BusConfig,
-        config: &ConsumerConfig,
+        config: ConsumerConfig,
         group: String,
         topics: Vec<String>,
         handler: Arc<dyn BatchHandler>,
     ) -> Result<Self, Error> {
         config.validate()?;
         let threads = runtime.lease_listener_threads(config.threads)?;
-        let role = group.clone();
-        let await_ms = u64::try_from(config.handler_deadline.as_millis()).unwrap_or(u64::MAX);
-        let mut client = DefaultMQPushConsumer::builder(runtime.client())
-            .client_config(bus.client_config(&role)?)
-            .consumer_group(group)
-            // The client's default, the last offset, would skip what was sent before the group existed.
-            .consume_from_where(ConsumeFromWhere::ConsumeFromFirstOffset)
-            .consume_thread_min(config.threads)
-            .consume_thread_max(config.threads)
-            .consume_message_batch_max_size(config.batch_max)
-            .pull_batch_size(config.batch_max)
-            .max_reconsume_times(config.max_redeliveries)
-            .await_termination_millis_when_shutdown(await_ms.saturating_add(1_000))
-            .build();
-        for topic in topics {
-            client
-                .subscribe(topic, "*")
-                .await
-                .map_err(|error| Error::client("subscribing", &error))?;
-        }
-        client.register_message_listener_concurrently(Listener {
+        let plan = Plan {
+            runtime: runtime.client(),
+            bus: bus.clone(),
+            config,
+            group,
+            topics,
             handler,
             handle: Handle::current(),
-            deadline: config.handler_deadline,
-        });
-        Box::pin(client.start())
-            .await
-            .map_err(|error| Error::client("starting the consumer", &error))?;
-        Ok(Self {
-            client,
-            handler_deadline: config.handler_deadline,
+        };
+        let member = plan.join().await?;
+        let shared = Arc::new(Shared {
+            plan,
+            member: Mutex::new(member),
+            paused: AtomicBool::new(false),
             _threads: threads,
+        });
+        let (stop, stopped) = watch::channel(false);
+        let watcher = tokio::spawn(Arc::clone(&shared).watch(stopped));
+        Ok(Self {
+            shared,
+            stop,
+            watcher,
         })
     }
 
     /// Stops fetching; what was fetched is still handled.
     pub async fn pause(&self) {
-        self.client.suspend().await;
+        let member = self.shared.member.lock().await;
+        self.shared.paused.store(true, Ordering::Release);
+        member.pause().await;
     }
 
     /// Fetches again.
     pub async fn resume(&self) {
-        self.client.resume().await;
+        let member = self.shared.member.lock().await;
+        self.shared.paused.store(false, Ordering::Release);
+        member.resume().await;
     }
 
     /// Stops receiving, lets running handlers finish, acknowledges and leaves the group. Batches that
     /// were fetched but not begun stay unacknowledged and go to another member.
-    pub async fn shutdown(mut self) {
-        let limit = self.handler_deadline + CLOSE_LIMIT;
-        if timeout(limit, Box::pin(self.client.shutdown()))
-            .await
-            .is_err()
-        {
-            tracing::warn!("the consumer did not leave its group in time");
+    pub async fn shutdown(self) {
+        self.stop.send_replace(true);
+        let limit = self.shared.plan.leave_limit();
+        let leaving = async { self.shared.member.lock().await.leave(limit).await };
+        // A member that was replaced may still have batches running, too.
+        let (watched, ()) = tokio::join!(timeout(limit, self.watcher), leaving);
+        if watched.is_err() {
+            tracing::warn!("a replaced consumer did not leave its group in time");
         }
+    }
+}
+
+impl Shared {
+    /// Replaces the member when it has given up on a broker that others reach.
+    ///
+    /// After five failed connects the client refuses a broker, or a name server, for 30 s, whether or
+    /// not it is back. A client that was made anew has not failed yet.
+    async fn watch(self: Arc<Self>, mut stopped: watch::Receiver<bool>) {
+        let mut replaced = JoinSet::new();
+        loop {
+            tokio::select! {
+                // Also when the consumer was dropped.
+                _ = stopped.wait_for(|stop| *stop) => break,
+                () = sleep(WATCH_INTERVAL) => {}
+            }
+            let mut member = self.member.lock().await;
+            let stuck = tokio::select! {
+                _ = stopped.wait_for(|stop| *stop) => break,
+                stuck = self.is_stuck(&mut member) => stuck,
+            };
+            if !stuck {
+                continue;
+            }
+            match self.plan.join().await {
+                Ok(new) => {
+                    tracing::info!(group = self.plan.group, "joined anew after an outage");
+                    if self.paused.load(Ordering::Acquire) {
+                        new.pause().await;
+                    }
+                    let mut old = std::mem::replace(&mut *member, new);
+                    let limit = self.plan.leave_limit();
+                    replaced.spawn(async move { old.leave(limit).await });
+                }
+                Err(error) => tracing::warn!(%error, "the group could not be joined anew"),
+            }
+        }
+        while replaced.join_next().await.is_some() {}
+    }
+
+    async fn is_stuck(&self, member: &mut Member) -> bool {
+        let Some(topic) = self.plan.topics.first() else {
+            return false;
+        };
+        if member.since.elapsed() < MEMBER_AGE_MIN || member.reaches(topic).await {
+            return false;
+        }
+        Admin::reaches_afresh(Arc::clone(&self.plan.runtime), &self.plan.bus, topic).await
     }
 }

@@ -17,6 +17,7 @@ mod consumer;
 mod error;
 mod link;
 mod listener;
+mod member;
 mod message;
 mod names;
 mod producer;
