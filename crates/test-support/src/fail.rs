@@ -4,7 +4,7 @@
 //! constructors panic themselves, at the caller's line and with the whole chain of causes.
 
 /// Ends the test when a value that it cannot do without is an error.
-pub(crate) trait OrFail<T> {
+pub trait OrFail<T> {
     /// The value, or a panic that says what was being done and why it failed.
     fn or_fail(self, doing: &str) -> T;
 }

@@ -22,7 +22,8 @@ mod temp;
 
 pub use database::TestDatabase;
 pub use eventually::eventually;
-pub use namesrv::{MqNamespace, NamesrvProxy};
+pub use fail::OrFail;
+pub use namesrv::{MqNamespace, NamesrvProxy, broker_addr};
 pub use ports::loopback;
 pub use postgres::PrivatePostgres;
 pub use proxy::{Counters, Dir, FaultProxy, Frame, FrameAction, Framing, Mode, Sever, Traffic};

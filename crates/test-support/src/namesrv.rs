@@ -69,6 +69,15 @@ impl NamesrvProxy {
     }
 }
 
+/// The address of the shared broker.
+///
+/// # Errors
+///
+/// When the name server does not know exactly one.
+pub fn broker_addr() -> anyhow::Result<SocketAddr> {
+    broker_of(TestStack::shared().namesrv_addr())
+}
+
 /// The address of the only broker that a name server knows.
 fn broker_of(namesrv: SocketAddr) -> anyhow::Result<SocketAddr> {
     let request = RemotingCommand::request(GET_BROKER_CLUSTER_INFO, &[]);

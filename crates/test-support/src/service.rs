@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use nix::sys::signal::Signal;
 use serde::Deserialize;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::eventually;
 use crate::fail::OrFail;
@@ -75,8 +75,10 @@ pub struct RunFile {
 pub struct Finished {
     /// Its exit code; `None` when a signal ended it.
     pub code: Option<i32>,
-    /// Both outputs.
-    pub output: String,
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained about, and its log.
+    pub stderr: String,
 }
 
 impl ServiceProcess {
@@ -494,13 +496,22 @@ impl ServiceBuilder {
     ///
     /// When it has not been built or does not end in time.
     pub async fn run(&self, deadline: Duration) -> Finished {
-        let process = self.spawn();
-        process.allow_errors("");
-        let status = process.wait(deadline).await;
-        Finished {
-            code: status.code(),
-            output: process.log_text(),
-        }
+        self.try_run(deadline)
+            .await
+            .or_fail("running a command to its end")
+    }
+
+    async fn try_run(&self, deadline: Duration) -> anyhow::Result<Finished> {
+        let mut command = tokio::process::Command::from(self.command()?);
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        let output = timeout(deadline, command.output())
+            .await
+            .with_context(|| format!("{} did not end within {deadline:?}", self.service))??;
+        Ok(Finished {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
     }
 
     /// Its command, with nothing from the test's own settings.
