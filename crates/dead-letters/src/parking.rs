@@ -1,0 +1,161 @@
+//! One message to one row of `dead_letter`.
+//!
+//! A crash before the row is committed leaves the message, which comes again; a crash after it leaves
+//! row and message, and parking it again changes nothing.
+
+use seckill_key_layout::BucketKeys;
+use seckill_lua_scripts::Redis;
+use seckill_message_bus::{
+    DecodeError, Group, IncomingMessage, Topic, decode_order_request, placed_reservation,
+    placed_scope,
+};
+use seckill_order_store::{DeadLetter, Error, Store};
+use seckill_state_machine::{BucketScope, OrderRequest, TimestampMs};
+
+/// Why a message is parked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// Its body says nothing that this version understands.
+    Undecodable(DecodeError),
+    /// It names a stock row that PostgreSQL does not have.
+    UnknownBucket,
+    /// It failed as often as was configured, at last with this error.
+    AttemptsExhausted(String),
+    /// The broker gave up delivering it.
+    RedeliveriesExhausted,
+}
+
+impl Reason {
+    /// The word in the row.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Undecodable(_) => "undecodable",
+            Self::UnknownBucket => "unknown_bucket",
+            Self::AttemptsExhausted(_) => "attempts_exhausted",
+            Self::RedeliveriesExhausted => "redeliveries_exhausted",
+        }
+    }
+
+    /// What went wrong, for a person.
+    #[must_use]
+    pub fn explanation(&self) -> String {
+        match self {
+            Self::Undecodable(error) => error.to_string(),
+            Self::UnknownBucket => "there is no stock row for its bucket".to_owned(),
+            Self::AttemptsExhausted(error) => error.clone(),
+            Self::RedeliveriesExhausted => "the broker moved it to the dead letters".to_owned(),
+        }
+    }
+}
+
+/// Parks the messages of one consumer group.
+#[derive(Clone)]
+pub struct Parker {
+    store: Store,
+    redis: Redis,
+    group: Group,
+}
+
+impl Parker {
+    /// Parks for a group.
+    #[must_use]
+    pub const fn new(store: Store, redis: Redis, group: Group) -> Self {
+        Self {
+            store,
+            redis,
+            group,
+        }
+    }
+
+    /// Parks a message and says whether it is safe now. `false` means that it must come again.
+    pub async fn park(&self, message: &IncomingMessage, reason: &Reason) -> bool {
+        let letter = self.letter(message, reason).await;
+        let parked = self.store.park(&letter).await;
+        log(&letter, parked.as_ref().err());
+        parked.is_ok()
+    }
+
+    async fn letter(&self, message: &IncomingMessage, reason: &Reason) -> DeadLetter {
+        let request = self.request(message).await;
+        DeadLetter {
+            topic: message.origin_topic().to_owned(),
+            consumer_group: self.group.name().to_owned(),
+            message_key: message.message_id.clone(),
+            broker_message_id: message.broker_message_id.clone(),
+            queue_id: message.queue_id,
+            queue_offset: message.queue_offset,
+            born_at_ms: Some(TimestampMs::new(message.born_at_ms)),
+            body: message.body.to_vec(),
+            properties: message.properties.clone(),
+            reason: reason.word().to_owned(),
+            error: reason.explanation(),
+            attempts: message.reconsume_times.saturating_add(1),
+            bucket: bucket(message, request.as_ref()),
+            request,
+        }
+    }
+
+    /// The request that the message is about. An event is about a request that is decided already.
+    async fn request(&self, message: &IncomingMessage) -> Option<OrderRequest> {
+        if message.origin() == Some(Topic::OrderEvent) {
+            return None;
+        }
+        match decode_order_request(message) {
+            Ok(request) => Some(request),
+            Err(_) => self.request_from_redis(message).await,
+        }
+    }
+
+    /// The request behind a body that cannot be read, from the reservation that its envelope names.
+    /// Redis may be away or may have lost it; the message is parked all the same, and the reconciler
+    /// then reports the reservation as undecided.
+    async fn request_from_redis(&self, message: &IncomingMessage) -> Option<OrderRequest> {
+        let bucket = placed_scope(message)?;
+        let reservation_id = placed_reservation(message)?;
+        let keys = BucketKeys::new(&bucket);
+        match self.redis.reservation(&keys, &reservation_id).await {
+            Ok(record) => record.map(|record| record.order_request()),
+            Err(error) => {
+                tracing::warn!(
+                    %reservation_id,
+                    %error,
+                    "the reservation of an unreadable message could not be looked up"
+                );
+                None
+            }
+        }
+    }
+}
+
+/// Where the message belongs: by its body if that can be read, else by its envelope.
+fn bucket(message: &IncomingMessage, request: Option<&OrderRequest>) -> Option<BucketScope> {
+    let by_body = request.map(|request| request.bucket.clone());
+    by_body.or_else(|| placed_scope(message))
+}
+
+fn log(letter: &DeadLetter, failure: Option<&Error>) {
+    let reservation_id = letter
+        .request
+        .as_ref()
+        .map(|request| tracing::field::display(&request.reservation_id));
+    match failure {
+        None => tracing::error!(
+            reason = letter.reason,
+            error = letter.error,
+            topic = letter.topic,
+            message_id = letter.message_key,
+            broker_message_id = letter.broker_message_id,
+            reservation_id,
+            bytes = letter.body.len(),
+            "parked a message that cannot be processed"
+        ),
+        Some(failure) => tracing::warn!(
+            reason = letter.reason,
+            message_id = letter.message_key,
+            broker_message_id = letter.broker_message_id,
+            error = %failure,
+            "a message could not be parked and will come again"
+        ),
+    }
+}

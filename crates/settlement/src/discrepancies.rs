@@ -1,0 +1,101 @@
+//! Reports what no rule can settle by itself: to the log for whoever is on call, and to PostgreSQL
+//! for the audit. A difference that is already on record is only seen again.
+
+use seckill_order_store::{Discrepancy, Error, NewRun, RunOutcome, Store};
+use seckill_state_machine::{BucketScope, ReservationId};
+
+/// The words by which differences are named.
+pub mod kind {
+    /// PostgreSQL has decided about a reservation that Redis does not have.
+    pub const RESERVATION_MISSING: &str = "reservation_missing";
+    /// Redis holds a state that PostgreSQL's decision does not allow.
+    pub const CONTRADICTION: &str = "contradiction";
+    /// The release script found counters or ids that contradict each other.
+    pub const RELEASE_REFUSED: &str = "release_refused";
+    /// What Redis holds for a reservation cannot be read.
+    pub const UNREADABLE: &str = "unreadable";
+}
+
+/// Writes reports of one process.
+#[derive(Debug, Clone)]
+pub struct Discrepancies {
+    store: Store,
+    run_kind: &'static str,
+    instance: String,
+}
+
+impl Discrepancies {
+    /// `run_kind` names the check in the list of runs, `instance` the process.
+    #[must_use]
+    pub const fn new(store: Store, run_kind: &'static str, instance: String) -> Self {
+        Self {
+            store,
+            run_kind,
+            instance,
+        }
+    }
+
+    /// Reports differences. Never fails: whoever finds one has other work that must go on, and a
+    /// difference that stays is found again.
+    pub async fn report(&self, found: Vec<Discrepancy>) {
+        if found.is_empty() {
+            return;
+        }
+        for discrepancy in &found {
+            log(discrepancy);
+        }
+        if let Err(error) = self.record(&found).await {
+            tracing::warn!(%error, found = found.len(), "differences could not be put on record");
+        }
+    }
+
+    async fn record(&self, found: &[Discrepancy]) -> Result<(), Error> {
+        let run = self
+            .store
+            .start_run(&NewRun {
+                kind: self.run_kind.to_owned(),
+                instance: self.instance.clone(),
+                scope: None,
+            })
+            .await?;
+        self.store.record_discrepancies(run, found).await?;
+        let count = u64::try_from(found.len()).unwrap_or(u64::MAX);
+        let outcome = RunOutcome {
+            checked: count,
+            settled: 0,
+            discrepancies: count,
+            error: None,
+        };
+        self.store.finish_run(run, &outcome).await
+    }
+
+    /// A difference about one reservation.
+    #[must_use]
+    pub fn of(
+        kind: &'static str,
+        bucket: &BucketScope,
+        reservation_id: &ReservationId,
+        detail: String,
+    ) -> Discrepancy {
+        Discrepancy {
+            kind: kind.to_owned(),
+            bucket: bucket.clone(),
+            reservation_id: Some(reservation_id.clone()),
+            detail,
+        }
+    }
+}
+
+fn log(discrepancy: &Discrepancy) {
+    let scope = &discrepancy.bucket.scope;
+    tracing::error!(
+        kind = discrepancy.kind,
+        activity_id = %scope.activity_id,
+        sku_id = %scope.sku_id,
+        activity_version = %scope.version,
+        bucket_id = %discrepancy.bucket.bucket_id,
+        reservation_id = discrepancy.reservation_id.as_ref().map(ReservationId::as_str),
+        detail = discrepancy.detail,
+        "redis and postgresql differ"
+    );
+}
