@@ -1,2 +1,7 @@
 //! Turns order requests into decisions and orders.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    seckill_service_kit::main("order-consumer", seckill_order_consumer::run)
+}

@@ -1,0 +1,201 @@
+//! Tells Redis what was decided, after the commit.
+//!
+//! Nothing here can fail a batch: what Redis does not take now is repeated by the outbox event's
+//! handler and after that by the reconciler. What PostgreSQL had given up before, while Redis holds
+//! its units (again: a failover may have undone the release, a repeat may have re-created the
+//! reservation), gets its compensation task reopened.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use seckill_key_layout::BucketKeys;
+use seckill_lua_scripts::{Error as RedisError, Redis};
+use seckill_order_store::{Decided, Discrepancy, Error as StoreError, NewTask, Store, TaskOrigin};
+use seckill_settlement::{Discrepancies, Settled, kind, settle_ordered, settle_rejected};
+use seckill_state_machine::{OrderRequest, ReservationStatus};
+use tokio::time::Instant;
+
+/// Settlements of one batch in flight: a batch of 256 takes four rounds, and 16 batches at once stay
+/// below half of the default limit of 2,000 calls in flight.
+const CALLS_IN_FLIGHT: usize = 64;
+
+/// Settles decided requests.
+pub struct Settler {
+    redis: Redis,
+    store: Store,
+    discrepancies: Discrepancies,
+    budget: Duration,
+}
+
+/// What one settlement came to.
+enum Outcome {
+    Agreed,
+    /// Given up in PostgreSQL, holding units in Redis.
+    HeldAgain,
+    Differs(Discrepancy),
+    Unanswered(RedisError),
+    OutOfTime,
+}
+
+impl Settler {
+    /// `budget` bounds how long one batch's settlement may keep the batch from its acknowledgement.
+    #[must_use]
+    pub const fn new(
+        redis: Redis,
+        store: Store,
+        discrepancies: Discrepancies,
+        budget: Duration,
+    ) -> Self {
+        Self {
+            redis,
+            store,
+            discrepancies,
+            budget,
+        }
+    }
+
+    /// Settles as much as Redis takes within the budget.
+    pub async fn settle(&self, decided: Vec<(OrderRequest, Decided)>) {
+        let deadline = Instant::now() + self.budget;
+        let mut outcomes = futures::stream::iter(decided)
+            .map(|(request, decided)| async move {
+                let outcome = self.one(&request, &decided, deadline).await;
+                (request, outcome)
+            })
+            .buffer_unordered(CALLS_IN_FLIGHT);
+        let mut found = Vec::new();
+        let mut unsettled = Unsettled::default();
+        while let Some((request, outcome)) = outcomes.next().await {
+            match outcome {
+                Outcome::Agreed => {}
+                Outcome::HeldAgain => self.reopen(request).await,
+                Outcome::Differs(discrepancy) => found.push(discrepancy),
+                Outcome::Unanswered(error) => unsettled.note(&request, &error.to_string()),
+                Outcome::OutOfTime => unsettled.note(&request, "out of time"),
+            }
+        }
+        unsettled.log();
+        self.discrepancies.report(found).await;
+    }
+
+    async fn one(&self, request: &OrderRequest, decided: &Decided, deadline: Instant) -> Outcome {
+        if Instant::now() >= deadline {
+            return Outcome::OutOfTime;
+        }
+        let keys = BucketKeys::new(&request.bucket);
+        let id = &request.reservation_id;
+        let settled = match decided {
+            Decided::Ordered { order_id, .. } => {
+                settle_ordered(&self.redis, &keys, id, order_id).await
+            }
+            Decided::Rejected { reason, .. } => {
+                settle_rejected(&self.redis, &keys, id, *reason).await
+            }
+            Decided::Released { .. } => return self.released(request, &keys).await,
+            // Parked before; there is nothing to tell Redis.
+            Decided::UnknownBucket => return Outcome::Agreed,
+        };
+        match settled {
+            Ok(settled) => read(request, decided, settled),
+            Err(error) => Outcome::Unanswered(error),
+        }
+    }
+
+    /// A fence stands in PostgreSQL; its task releases the units, unless it was done before Redis
+    /// got them back.
+    async fn released(&self, request: &OrderRequest, keys: &BucketKeys) -> Outcome {
+        let id = &request.reservation_id;
+        match self.redis.reservation(keys, id).await {
+            Ok(Some(record)) if record.status.holds_units() => Outcome::HeldAgain,
+            // Whoever is fenced and gone holds nothing: there is nothing to repair.
+            Ok(_) => Outcome::Agreed,
+            Err(error) => Outcome::Unanswered(error),
+        }
+    }
+
+    async fn reopen(&self, request: OrderRequest) {
+        let id = request.reservation_id.clone();
+        match self.open_task(request).await {
+            Ok(()) => tracing::warn!(
+                reservation_id = %id,
+                "redis holds units that postgresql has given up; reopened the compensation task"
+            ),
+            // The reconciler finds the reservation by its expiry and tries again.
+            Err(error) => tracing::warn!(
+                reservation_id = %id,
+                %error,
+                "a compensation task could not be reopened"
+            ),
+        }
+    }
+
+    async fn open_task(&self, request: OrderRequest) -> Result<(), StoreError> {
+        let task = NewTask {
+            request,
+            origin: TaskOrigin::HeldAgain,
+            due_in: Duration::ZERO,
+        };
+        self.store.open_task(&task).await
+    }
+}
+
+fn read(request: &OrderRequest, decided: &Decided, settled: Settled) -> Outcome {
+    // A fresh refusal has opened its task in the very transaction that recorded it.
+    let given_up_before = matches!(decided, Decided::Rejected { fresh: false, .. });
+    let differs = |kind, detail| {
+        let (bucket, id) = (&request.bucket, &request.reservation_id);
+        Outcome::Differs(Discrepancies::of(kind, bucket, id, detail))
+    };
+    match settled {
+        Settled::Agreed { status, .. } if given_up_before && status.holds_units() => {
+            Outcome::HeldAgain
+        }
+        Settled::Agreed { .. } | Settled::BucketGone => Outcome::Agreed,
+        Settled::Missing => differs(
+            kind::RESERVATION_MISSING,
+            format!("postgresql: {}; redis: nothing", word(decided)),
+        ),
+        Settled::Contradiction { code, status } => differs(
+            kind::CONTRADICTION,
+            format!(
+                "postgresql: {}; redis: {} ({code})",
+                word(decided),
+                status.map_or("unknown", ReservationStatus::as_str)
+            ),
+        ),
+    }
+}
+
+const fn word(decided: &Decided) -> &'static str {
+    match decided {
+        Decided::Ordered { .. } => "ordered",
+        Decided::Rejected { .. } => "rejected",
+        Decided::Released { .. } => "released",
+        Decided::UnknownBucket => "nothing",
+    }
+}
+
+/// Settlements that are left to the event and the reconciler, counted for one log line a batch.
+#[derive(Default)]
+struct Unsettled {
+    count: u64,
+    example: Option<String>,
+}
+
+impl Unsettled {
+    fn note(&mut self, request: &OrderRequest, why: &str) {
+        self.count += 1;
+        self.example
+            .get_or_insert_with(|| format!("{}: {why}", request.reservation_id));
+    }
+
+    fn log(&self) {
+        if self.count > 0 {
+            tracing::warn!(
+                unsettled = self.count,
+                example = self.example,
+                "decisions are committed and not yet settled in redis"
+            );
+        }
+    }
+}
