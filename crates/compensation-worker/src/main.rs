@@ -1,2 +1,7 @@
 //! Fences and releases reservations that will not become orders.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    seckill_service_kit::main("compensation-worker", seckill_compensation_worker::run)
+}

@@ -1,0 +1,196 @@
+//! Order events: each repeats a settlement that its consumer may not have got through to Redis.
+//!
+//! The effect of an event is that settlement, so an event is acknowledged once Redis has answered,
+//! whatever the answer was, or once it is parked. A crash before that leaves the event, which comes
+//! again and is then a no-op.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use seckill_dead_letters::{Parker, Reason};
+use seckill_key_layout::BucketKeys;
+use seckill_lua_scripts::{Error as RedisError, ErrorKind, Redis};
+use seckill_message_bus::{BatchHandler, BatchVerdict, IncomingMessage, decode_order_event};
+use seckill_order_store::Discrepancy;
+use seckill_settlement::{Discrepancies, Settled, kind, settle_ordered, settle_rejected};
+use seckill_state_machine::{OrderEvent, OrderEventKind, ReservationStatus};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Settlements of one batch in flight: a batch of 256 takes four rounds.
+const CALLS_IN_FLIGHT: usize = 64;
+
+/// The pause before Redis is asked again for what it did not answer.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Handles order events.
+pub struct EventHandler {
+    redis: Redis,
+    parker: Parker,
+    discrepancies: Discrepancies,
+    nudge: Arc<Notify>,
+    patience: Duration,
+    stop: CancellationToken,
+}
+
+/// What one settlement came to.
+enum Outcome {
+    Agreed,
+    Differs(Discrepancy),
+    Unanswered(RedisError),
+}
+
+impl EventHandler {
+    /// `nudge` wakes whoever works on tasks; `patience` bounds how long a batch waits for Redis before
+    /// it is left to a redelivery.
+    #[must_use]
+    pub const fn new(
+        redis: Redis,
+        parker: Parker,
+        discrepancies: Discrepancies,
+        nudge: Arc<Notify>,
+        patience: Duration,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            redis,
+            parker,
+            discrepancies,
+            nudge,
+            patience,
+            stop,
+        }
+    }
+
+    /// Decodes what can be decoded and parks the rest; says whether all of the rest is parked.
+    async fn sort(&self, batch: Vec<IncomingMessage>) -> (Vec<OrderEvent>, bool) {
+        let mut events = Vec::with_capacity(batch.len());
+        let mut all_parked = true;
+        for message in batch {
+            match decode_order_event(&message) {
+                Ok(event) => events.push(event),
+                Err(error) => {
+                    let reason = Reason::Undecodable(error);
+                    all_parked &= self.parker.park(&message, &reason).await;
+                }
+            }
+        }
+        (events, all_parked)
+    }
+
+    /// Settles until Redis has answered for every event, or the deadline; says which of both.
+    async fn settle_all(&self, mut events: Vec<OrderEvent>, deadline: Instant) -> bool {
+        loop {
+            events = self.settle(events).await;
+            if events.is_empty() {
+                return true;
+            }
+            let resume = Instant::now() + PAUSE;
+            let stopped = tokio::time::timeout_at(resume, self.stop.cancelled()).await;
+            if stopped.is_ok() || resume >= deadline {
+                return false;
+            }
+        }
+    }
+
+    /// Settles each event once and returns those for which no answer came.
+    async fn settle(&self, events: Vec<OrderEvent>) -> Vec<OrderEvent> {
+        let mut outcomes = futures::stream::iter(events)
+            .map(|event| async move {
+                let outcome = self.one(&event).await;
+                (event, outcome)
+            })
+            .buffer_unordered(CALLS_IN_FLIGHT);
+        let mut found = Vec::new();
+        let mut unanswered = Vec::new();
+        let mut last_error = None;
+        while let Some((event, outcome)) = outcomes.next().await {
+            match outcome {
+                Outcome::Agreed => {}
+                Outcome::Differs(discrepancy) => found.push(discrepancy),
+                Outcome::Unanswered(error) => {
+                    last_error = Some(error);
+                    unanswered.push(event);
+                }
+            }
+        }
+        if let Some(error) = last_error {
+            let events = unanswered.len();
+            tracing::warn!(events, %error, "redis did not answer for order events");
+        }
+        self.discrepancies.report(found).await;
+        unanswered
+    }
+
+    async fn one(&self, event: &OrderEvent) -> Outcome {
+        let keys = BucketKeys::new(&event.bucket);
+        let id = &event.reservation_id;
+        let settled = match &event.kind {
+            OrderEventKind::OrderCreated { order_id } => {
+                settle_ordered(&self.redis, &keys, id, order_id).await
+            }
+            OrderEventKind::Rejected { reason } => {
+                settle_rejected(&self.redis, &keys, id, *reason).await
+            }
+        };
+        match settled {
+            Ok(settled) => read(event, settled),
+            // Damage does not heal by waiting, and must not hold back the other events.
+            Err(error) if error.kind() == ErrorKind::Broken => {
+                differs(event, kind::UNREADABLE, error.to_string())
+            }
+            Err(error) => Outcome::Unanswered(error),
+        }
+    }
+}
+
+#[async_trait]
+impl BatchHandler for EventHandler {
+    async fn handle(&self, batch: Vec<IncomingMessage>) -> BatchVerdict {
+        let deadline = Instant::now() + self.patience;
+        let (events, all_parked) = self.sort(batch).await;
+        if events.iter().any(is_rejection) {
+            // A nudge carries no data: the worker finds the task in PostgreSQL.
+            self.nudge.notify_one();
+        }
+        if self.settle_all(events, deadline).await && all_parked {
+            BatchVerdict::Acknowledge
+        } else {
+            BatchVerdict::Redeliver
+        }
+    }
+}
+
+const fn is_rejection(event: &OrderEvent) -> bool {
+    matches!(event.kind, OrderEventKind::Rejected { .. })
+}
+
+fn read(event: &OrderEvent, settled: Settled) -> Outcome {
+    match settled {
+        Settled::Agreed { .. } | Settled::BucketGone => Outcome::Agreed,
+        Settled::Missing => {
+            let detail = format!("postgresql: {}; redis: nothing", word(event));
+            differs(event, kind::RESERVATION_MISSING, detail)
+        }
+        Settled::Contradiction { code, status } => {
+            let found = status.map_or("unknown", ReservationStatus::as_str);
+            let detail = format!("postgresql: {}; redis: {found} ({code})", word(event));
+            differs(event, kind::CONTRADICTION, detail)
+        }
+    }
+}
+
+fn differs(event: &OrderEvent, kind: &'static str, detail: String) -> Outcome {
+    let (bucket, id) = (&event.bucket, &event.reservation_id);
+    Outcome::Differs(Discrepancies::of(kind, bucket, id, detail))
+}
+
+const fn word(event: &OrderEvent) -> &'static str {
+    match event.kind {
+        OrderEventKind::OrderCreated { .. } => "ordered",
+        OrderEventKind::Rejected { .. } => "rejected",
+    }
+}
