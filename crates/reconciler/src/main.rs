@@ -1,2 +1,7 @@
 //! Compares Redis with PostgreSQL and settles what is decided.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    seckill_service_kit::main("reconciler", seckill_reconciler::run)
+}
