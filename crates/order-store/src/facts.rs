@@ -1,8 +1,8 @@
 //! Decisions that stand, read back.
 
 use seckill_state_machine::{
-    BucketScope, DecisionKind, OrderId, OrderState, Quantity, RequestId, ReservationId, Scope,
-    TimestampMs, Traceparent, UserId,
+    BucketScope, DecisionKind, OrderId, OrderRequest, OrderState, Quantity, RequestId,
+    ReservationId, Scope, TimestampMs, Traceparent, UserId,
 };
 use tokio_postgres::Row;
 
@@ -32,10 +32,28 @@ pub struct DecisionRecord {
     pub reason: Option<String>,
     /// The order behind `ORDERED`.
     pub order: Option<(OrderId, OrderState)>,
+    /// When Redis accepted it.
+    pub reserved_at_ms: TimestampMs,
     /// When it was decided, by PostgreSQL's clock.
     pub decided_at_ms: TimestampMs,
     /// The purchase's trace.
     pub traceparent: Option<Traceparent>,
+}
+
+impl DecisionRecord {
+    /// The order request that was decided, for instance to open a task for it.
+    #[must_use]
+    pub fn order_request(&self) -> OrderRequest {
+        OrderRequest {
+            reservation_id: self.reservation_id.clone(),
+            request_id: self.request_id.clone(),
+            user_id: self.user_id.clone(),
+            bucket: self.bucket.clone(),
+            quantity: self.quantity,
+            reserved_at_ms: self.reserved_at_ms,
+            traceparent: self.traceparent.clone(),
+        }
+    }
 }
 
 /// How a caller names a reservation.
@@ -68,6 +86,7 @@ pub(crate) fn decision_record(row: &Row) -> Result<DecisionRecord, Error> {
         kind: parse(row, "kind")?,
         reason: get(row, "reason")?,
         order: order_id_opt(row)?.zip(order_state(row)?),
+        reserved_at_ms: time_ms(row, "reserved_at")?,
         decided_at_ms: time_ms(row, "decided_at")?,
         traceparent: parse_opt(row, "traceparent")?,
     })
@@ -147,15 +166,18 @@ const FIND_BY_RESERVATION: &str = "-- find_reservation
 // The first half finds an order by the order's unique key, the second a refusal by the partial
 // index that holds refusals alone.
 const FIND_BY_REQUEST: &str = "-- find_reservation
-    SELECT d.*, o.order_id, o.state AS order_state
-    FROM orders AS o
-    JOIN reservation_decision AS d ON d.reservation_id = o.reservation_id
-    WHERE o.activity_id = $1 AND o.sku_id = $2 AND o.version = $3
-        AND o.request_id = $5 AND o.user_id = $4
-    UNION ALL
-    SELECT d.*, NULL AS order_id, NULL AS order_state
-    FROM reservation_decision AS d
-    WHERE d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3
-        AND d.request_id = $5 AND d.user_id = $4 AND d.kind <> 'ORDERED'
-    ORDER BY order_id IS NULL, decided_at DESC
+    SELECT f.*
+    FROM (
+        SELECT d.*, o.order_id, o.state AS order_state
+        FROM orders AS o
+        JOIN reservation_decision AS d ON d.reservation_id = o.reservation_id
+        WHERE o.activity_id = $1 AND o.sku_id = $2 AND o.version = $3
+            AND o.request_id = $5 AND o.user_id = $4
+        UNION ALL
+        SELECT d.*, NULL, NULL
+        FROM reservation_decision AS d
+        WHERE d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3
+            AND d.request_id = $5 AND d.user_id = $4 AND d.kind <> 'ORDERED'
+    ) AS f
+    ORDER BY f.order_id IS NULL, f.decided_at DESC
     LIMIT 1";

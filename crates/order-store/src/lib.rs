@@ -28,7 +28,7 @@ pub use audit::{BucketTotals, Discrepancy, NewRun, RunOutcome};
 pub use decide::Decided;
 pub use error::{Cause, Error, ErrorKind};
 pub use facts::{DecisionRecord, ReservationRef};
-pub use migrate::{Migrated, migrate};
+pub use migrate::{Migrated, migrate, schema_fingerprint};
 pub use outbox::OutboxRow;
 pub use parking::{DeadLetter, DeadLetterFilter, ParkedLetter};
 pub use pool::{Store, StoreConfig};

@@ -42,6 +42,24 @@ fn wanted() -> u32 {
         .unwrap_or(0)
 }
 
+/// A number that changes with any embedded migration, for instance to name a prepared database by.
+#[must_use]
+pub fn schema_fingerprint() -> u64 {
+    let runner = embedded::migrations::runner();
+    let mut checksums: Vec<u64> = runner
+        .get_migrations()
+        .iter()
+        .map(|m| m.checksum())
+        .collect();
+    checksums.sort_unstable();
+    // FNV-1a over the files' own checksums.
+    checksums
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, checksum| {
+            (hash ^ checksum).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+}
+
 /// Brings the schema to this program's version. Running it again, or twice at once, is harmless.
 ///
 /// # Errors

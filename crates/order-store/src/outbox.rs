@@ -15,6 +15,9 @@ use crate::pool::Session;
 use crate::rows::{bucket, get, millis, number, order_id_opt, parse, parse_opt, small, time_ms};
 use crate::{Error, Store};
 
+/// Most rows of one claim: what one relay can publish within a lease of some seconds.
+const CLAIM_MAX: i64 = 1_000;
+
 const ORDER_CREATED: &str = "ORDER_CREATED";
 const REJECTED: &str = "REJECTED";
 
@@ -123,7 +126,7 @@ fn keys(rows: &[OutboxRow]) -> (Vec<i64>, Vec<Uuid>) {
 }
 
 impl Store {
-    /// Claims unpublished rows for a while, oldest first. Rows of a lease that ran out are claimed
+    /// Claims unpublished rows for a while, oldest first; at most 1,000. Rows of a lease that ran out are claimed
     /// again, so a relay that died holds nothing back.
     ///
     /// # Errors
@@ -154,7 +157,10 @@ impl Store {
                             RETURNING o.*
                         )
                         SELECT * FROM claimed ORDER BY outbox_id",
-                        &[/* limit */ &limit, /* lease */ &lease],
+                        &[
+                            /* limit */ &limit.min(CLAIM_MAX),
+                            /* lease */ &lease,
+                        ],
                     )
                     .await
             })

@@ -18,6 +18,9 @@ use crate::pool::Session;
 use crate::rows::{ScopeFilter, get, millis, number, parse, request};
 use crate::{DecisionRecord, Error, Store};
 
+/// Most tasks of one claim: what one worker can finish within a lease of some seconds.
+const CLAIM_MAX: i64 = 1_000;
+
 /// Why a task was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaskOrigin {
@@ -231,7 +234,7 @@ fn standing(record: DecisionRecord, fresh: bool) -> Result<Fence, Error> {
 }
 
 impl Store {
-    /// Claims due tasks for a while, the longest due first.
+    /// Claims due tasks for a while, the longest due first; at most 1,000.
     ///
     /// # Errors
     /// As every write.
@@ -256,15 +259,20 @@ impl Store {
                             FOR UPDATE SKIP LOCKED
                         ), claim AS MATERIALIZED (
                             SELECT gen_random_uuid() AS token
+                        ), claimed AS (
+                            UPDATE compensation_task AS t
+                            SET lease_until = now() + $2::bigint * interval '1 millisecond',
+                                lease_token = claim.token, attempts = t.attempts + 1,
+                                updated_by = 'claim_tasks'
+                            FROM due, claim
+                            WHERE t.reservation_id = due.reservation_id
+                            RETURNING t.*
                         )
-                        UPDATE compensation_task AS t
-                        SET lease_until = now() + $2::bigint * interval '1 millisecond',
-                            lease_token = claim.token, attempts = t.attempts + 1,
-                            updated_by = 'claim_tasks'
-                        FROM due, claim
-                        WHERE t.reservation_id = due.reservation_id
-                        RETURNING t.*",
-                        &[/* limit */ &limit, /* lease */ &lease],
+                        SELECT * FROM claimed ORDER BY next_attempt_at, reservation_id",
+                        &[
+                            /* limit */ &limit.min(CLAIM_MAX),
+                            /* lease */ &lease,
+                        ],
                     )
                     .await
             })

@@ -1,0 +1,20 @@
+//! The store on a real PostgreSQL. Every test has a database of its own.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test ends with the first thing that is not as expected"
+)]
+
+mod activities;
+mod audit;
+mod concurrency;
+mod decide;
+mod faults;
+mod fence;
+mod fixture;
+mod outbox;
+mod parking;
+mod schema;
+mod tasks;
+mod throughput;

@@ -1,0 +1,241 @@
+//! Migrations, and the constraints that stand when every program is wrong.
+
+use seckill_order_store::{Error, ErrorKind, Store, migrate};
+use seckill_test_support::TestDatabase;
+
+use crate::fixture::{config, sale};
+
+#[tokio::test]
+async fn migrating_an_empty_database_works_and_again_changes_nothing() {
+    let db = TestDatabase::create().await;
+    let store = Store::connect(&config(db.url())).unwrap();
+    let before = store.check_schema().await.unwrap_err();
+    assert!(matches!(before, Error::Schema { found: 0, .. }), "{before}");
+    assert_eq!(before.kind(), ErrorKind::Fatal);
+
+    let first = migrate(&db.url().into()).await.unwrap();
+    assert_eq!(first.applied.len(), first.version as usize);
+    store.check_schema().await.unwrap();
+    let again = migrate(&db.url().into()).await.unwrap();
+    assert_eq!((again.version, again.applied.len()), (first.version, 0));
+    store.check_schema().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrators_that_start_at_once_apply_each_file_once() {
+    let db = TestDatabase::create().await;
+    let mut racing = Vec::new();
+    for _ in 0..4 {
+        let url = db.url().into();
+        racing.push(tokio::spawn(async move { migrate(&url).await }));
+    }
+    let mut applied = 0;
+    let mut version = 0;
+    for race in racing {
+        let migrated = race.await.unwrap().unwrap();
+        applied += migrated.applied.len();
+        version = migrated.version;
+    }
+    assert_eq!(applied, version as usize);
+}
+
+#[tokio::test]
+async fn a_schema_that_is_newer_or_was_tampered_with_is_refused() {
+    let sale = sale(1, 1).await;
+    sale.db
+        .execute(
+            "INSERT INTO refinery_schema_history (version, name, applied_on, checksum)
+            VALUES (9999, 'of_the_future', '2030-01-01T00:00:00Z', '1')",
+        )
+        .await;
+    let error = sale.store.check_schema().await.unwrap_err();
+    assert!(
+        matches!(error, Error::Schema { found: 9_999, .. }),
+        "{error}"
+    );
+    let error = migrate(&sale.db.url().into()).await.unwrap_err();
+    assert!(
+        matches!(error, Error::Schema { found: 9_999, .. }),
+        "{error}"
+    );
+
+    sale.db
+        .execute(
+            "DELETE FROM refinery_schema_history WHERE version = 9999;
+            UPDATE refinery_schema_history SET checksum = '1' WHERE version = 1",
+        )
+        .await;
+    let error = migrate(&sale.db.url().into()).await.unwrap_err();
+    assert!(matches!(error, Error::Migration(_)), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Fatal);
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_no_reason_to_give_up_and_a_bad_url_is() {
+    let error = Store::connect(&config("postgres://[")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let store = Store::connect(&config("postgres://u:secret@127.0.0.1:1/x")).unwrap();
+    let error = store.ping().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retryable, "{error}");
+    assert!(!format!("{error:?} {store:?}").contains("secret"));
+    let error = migrate(&"postgres://u:secret@127.0.0.1:1/x".into())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Retryable);
+}
+
+/// A statement that no program should send, and the constraint that refuses it.
+const FORBIDDEN: &[(&str, &str)] = &[
+    (
+        "UPDATE activity_stock SET available = -1, sold = total + 1",
+        "activity_stock_available_not_negative",
+    ),
+    (
+        "UPDATE activity_stock SET available = total + 1, sold = -1",
+        "activity_stock_sold_not_negative",
+    ),
+    (
+        "UPDATE activity_stock SET sold = sold + 1",
+        "activity_stock_conserved",
+    ),
+    (
+        "UPDATE activity_stock SET total = total - 1",
+        "activity_stock_conserved",
+    ),
+    ("UPDATE activity SET state = 'OPEN'", "activity_state_word"),
+    (
+        "UPDATE activity SET limit_per_user = 2",
+        "activity_limit_per_user_supported",
+    ),
+    (
+        "UPDATE activity SET ends_at = retention_until",
+        "activity_times_ordered",
+    ),
+    (
+        "UPDATE activity SET bucket_count = 0",
+        "activity_bucket_count_range",
+    ),
+    (
+        "INSERT INTO orders (reservation_id, request_id, user_id, activity_id, sku_id, version,
+            bucket_id, quantity, updated_by)
+        SELECT 'r', 'q', user_id, activity_id, sku_id, 2, 1, 1, 'test' FROM orders",
+        "orders_one_active_per_user",
+    ),
+    (
+        "INSERT INTO orders (reservation_id, request_id, user_id, activity_id, sku_id, version,
+            bucket_id, quantity, updated_by)
+        SELECT reservation_id, 'q', 'u', activity_id, sku_id, 2, 1, 1, 'test' FROM orders",
+        "orders_one_per_reservation",
+    ),
+    (
+        "INSERT INTO orders (reservation_id, request_id, user_id, activity_id, sku_id, version,
+            bucket_id, quantity, updated_by)
+        SELECT 'r', request_id, 'u', activity_id, sku_id, version, 1, 1, 'test' FROM orders",
+        "orders_one_per_request",
+    ),
+    ("UPDATE orders SET state = 'PAID'", "orders_state_word"),
+    (
+        "UPDATE orders SET state = 'CANCELLED'",
+        "orders_cancelled_whole",
+    ),
+    ("UPDATE orders SET quantity = 0", "orders_quantity_positive"),
+    (
+        "INSERT INTO reservation_decision SELECT * FROM reservation_decision",
+        "reservation_decision_pkey",
+    ),
+    (
+        "UPDATE reservation_decision SET kind = 'MAYBE'",
+        "reservation_decision_kind_word",
+    ),
+    (
+        "UPDATE reservation_decision SET kind = 'REJECTED'",
+        "reservation_decision_reason_given",
+    ),
+    (
+        "UPDATE reservation_decision SET kind = 'REJECTED', reason = 'TIMEOUT'",
+        "reservation_decision_reject_word",
+    ),
+    (
+        "INSERT INTO stock_ledger (activity_id, sku_id, version, bucket_id, kind, delta,
+            reservation_id)
+        SELECT activity_id, sku_id, version, bucket_id, kind, delta, reservation_id
+        FROM stock_ledger WHERE kind = 'ORDERED'",
+        "stock_ledger_once_per_reservation",
+    ),
+    (
+        "INSERT INTO stock_ledger (activity_id, sku_id, version, bucket_id, kind, delta)
+        SELECT activity_id, sku_id, version, bucket_id, kind, delta
+        FROM stock_ledger WHERE kind = 'INITIAL'",
+        "stock_ledger_one_initial",
+    ),
+    (
+        "UPDATE stock_ledger SET delta = 1 WHERE kind = 'ORDERED'",
+        "stock_ledger_sign",
+    ),
+    ("INSERT INTO inbox SELECT * FROM inbox", "inbox_pkey"),
+    (
+        "UPDATE outbox SET kind = 'CREATED', order_id = NULL",
+        "outbox_kind_word",
+    ),
+    (
+        "UPDATE outbox SET order_id = NULL",
+        "outbox_created_has_order",
+    ),
+];
+
+#[tokio::test]
+async fn the_constraints_refuse_what_no_program_should_write() {
+    let sale = sale(5, 1).await;
+    sale.decide(&sale.request(1)).await;
+    let client = sale.db.client().await;
+    for (statement, constraint) in FORBIDDEN {
+        let error = client.batch_execute(statement).await.expect_err(statement);
+        let found = error.as_db_error().expect(statement).constraint();
+        assert_eq!(found, Some(*constraint), "{statement}");
+    }
+    sale.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn every_table_and_every_state_has_a_comment_and_every_constraint_a_name() {
+    let sale = sale(1, 1).await;
+    let bare = sale
+        .db
+        .texts(
+            "SELECT relname FROM pg_class
+            WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+                AND relname <> 'refinery_schema_history' AND obj_description(oid) IS NULL",
+        )
+        .await;
+    assert!(bare.is_empty(), "{bare:?}");
+    let tables = sale
+        .db
+        .texts(
+            "SELECT relname FROM pg_class
+            WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace ORDER BY relname",
+        )
+        .await;
+    let tables: Vec<&str> = tables.iter().map(|row| row[0].as_str()).collect();
+    assert_eq!(
+        tables,
+        [
+            "activity",
+            "activity_event",
+            "activity_stock",
+            "bucket_transfer",
+            "compensation_task",
+            "dead_letter",
+            "discrepancy",
+            "inbox",
+            "orders",
+            "orders_archive",
+            "outbox",
+            "reconciliation_run",
+            "refinery_schema_history",
+            "reservation_decision",
+            "reservation_decision_archive",
+            "stock_ledger",
+            "stock_ledger_archive",
+        ]
+    );
+}
