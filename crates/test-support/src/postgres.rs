@@ -1,5 +1,8 @@
 //! A PostgreSQL cluster of one's own, for tests that stop or restart the server.
 
+#[cfg(test)]
+mod tests;
+
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
