@@ -4,7 +4,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::Redis;
 use seckill_order_store::Store;
-use seckill_state_machine::{Activity, BucketId, Scope, TimestampMs};
+use seckill_state_machine::{Activity, ActivityId, BucketId, Scope, TimestampMs};
 
 use crate::Error;
 use crate::compare::{Sides, row_of};
@@ -34,6 +34,14 @@ impl Control {
     pub async fn activity(&self, scope: &Scope) -> Result<Activity, Error> {
         let activity = self.store.activity(scope).await?;
         activity.ok_or_else(|| Error::Unknown(scope.clone()))
+    }
+
+    /// Every version of an activity, newest first.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub async fn activities(&self, activity_id: &ActivityId) -> Result<Vec<Activity>, Error> {
+        Ok(self.store.activities(Some(activity_id)).await?)
     }
 
     /// Every bucket of a version as both stores hold it, in order.

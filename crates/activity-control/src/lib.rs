@@ -12,6 +12,7 @@ mod audit;
 mod compare;
 mod control;
 mod error;
+mod figures;
 mod lifecycle;
 mod preheat;
 mod settings;
@@ -25,6 +26,7 @@ pub use audit::{
 pub use compare::{FieldDifference, Sides, Stage};
 pub use control::Control;
 pub use error::{Error, ErrorKind};
+pub use figures::Figures;
 pub use lifecycle::{Moved, Order, Pushed};
 pub use preheat::Preheated;
 pub use settings::{Violation, violations};

@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 use seckill_message_bus::BusRuntime;
 
 use crate::exit::Verdict;
-use crate::migrate;
 use crate::output::Output;
+use crate::{activity, audit, migrate, reservation, sale};
 
 /// Operates a flash sale: schema, activities, inspection, audit, load
 #[derive(Debug, Parser)]
@@ -31,6 +31,17 @@ pub struct Cli {
 pub enum Command {
     /// Bring schema and topics to this program's version, and wait until they can be used
     Migrate(Box<migrate::Args>),
+    /// Create, preheat, open, pause, resume, close or show an activity
+    #[command(subcommand)]
+    Activity(activity::Command),
+    /// Look at single reservations
+    #[command(subcommand)]
+    Reservation(reservation::Command),
+    /// Prove that every unit of an activity is accounted for on both sides
+    Audit(Box<audit::Args>),
+    /// Run a sale against the running fronts
+    #[command(subcommand)]
+    Sale(sale::Command),
 }
 
 impl Command {
@@ -38,7 +49,9 @@ impl Command {
     #[must_use]
     pub const fn needs_bus(&self) -> bool {
         match self {
-            Self::Migrate(_) => true,
+            Self::Migrate(_) | Self::Sale(_) => true,
+            Self::Audit(args) => args.asks_broker(),
+            Self::Activity(_) | Self::Reservation(_) => false,
         }
     }
 
@@ -49,6 +62,10 @@ impl Command {
     pub async fn run(self, output: Output, bus: Option<&BusRuntime>) -> anyhow::Result<Verdict> {
         match self {
             Self::Migrate(args) => migrate::run(*args, output, bus).await,
+            Self::Activity(command) => activity::run(command, output).await,
+            Self::Reservation(command) => reservation::run(command, output).await,
+            Self::Audit(args) => audit::run(*args, output, bus).await,
+            Self::Sale(command) => sale::run(command, output, bus).await,
         }
     }
 }

@@ -14,11 +14,16 @@
 //! **Invariant:** it never writes to a store except through the steps of `seckill_activity_control`
 //! and the migrations of `seckill_order_store`.
 
+mod activity;
+mod audit;
 mod cli;
 mod connect;
 mod exit;
 mod migrate;
 mod output;
+mod reservation;
+mod sale;
+mod scope;
 mod values;
 
 use std::process::ExitCode;
@@ -38,7 +43,10 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return ExitCode::from(code),
     };
-    seckill_telemetry::init("seckillctl", LogFormat::Text);
+    // A command tells its result; what its libraries log only matters to somebody who asks for it.
+    if std::env::var_os("RUST_LOG").is_some() {
+        seckill_telemetry::init("seckillctl", LogFormat::Text);
+    }
     match run(cli) {
         Ok(verdict) => verdict.exit_code(),
         Err(failure) => exit::report(&failure),

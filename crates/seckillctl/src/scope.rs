@@ -1,0 +1,88 @@
+//! Which activity version a command is about.
+
+use clap::Args;
+use seckill_activity_control::Control;
+use seckill_state_machine::{Activity, ActivityId, ActivityVersion, Scope, SkuId};
+
+use crate::exit::Failure;
+use crate::values::version;
+
+/// An activity, and what narrows it down.
+#[derive(Debug, Clone, Args)]
+pub struct ScopeArgs {
+    /// The activity
+    #[arg(long, value_name = "ID")]
+    pub activity_id: ActivityId,
+
+    /// The SKU; needed only when the activity sells several
+    #[arg(long, value_name = "ID")]
+    pub sku_id: Option<SkuId>,
+
+    /// The version; the newest when not given
+    #[arg(long, value_name = "N", value_parser = version)]
+    pub activity_version: Option<ActivityVersion>,
+}
+
+impl ScopeArgs {
+    /// Every version that is meant, newest first.
+    ///
+    /// # Errors
+    /// Store errors, and a failure when there is none.
+    pub async fn all(&self, control: &Control) -> anyhow::Result<Vec<Activity>> {
+        let all = control.activities(&self.activity_id).await?;
+        let meant: Vec<Activity> = all
+            .into_iter()
+            .filter(|activity| self.means(&activity.settings.scope))
+            .collect();
+        anyhow::ensure!(
+            !meant.is_empty(),
+            "there is no such activity: {}",
+            self.words()
+        );
+        Ok(meant)
+    }
+
+    /// The one version that is meant: the given or the newest one of the only SKU.
+    ///
+    /// # Errors
+    /// Store errors, a failure when there is none, and a wrong setting when the SKU is not clear.
+    pub async fn one(&self, control: &Control) -> anyhow::Result<Scope> {
+        let all = self.all(control).await?;
+        let newest = all
+            .iter()
+            .map(|activity| activity.settings.scope.version)
+            .max();
+        let mut newest = all
+            .into_iter()
+            .map(|activity| activity.settings.scope)
+            .filter(|scope| Some(scope.version) == newest);
+        match (newest.next(), newest.next()) {
+            (Some(scope), None) => Ok(scope),
+            _ => Err(Failure::Setting {
+                setting: "--sku-id",
+                reason: format!("{} sells several SKUs, name one", self.activity_id),
+            }
+            .into()),
+        }
+    }
+
+    fn means(&self, scope: &Scope) -> bool {
+        self.sku_id
+            .as_ref()
+            .is_none_or(|sku_id| *sku_id == scope.sku_id)
+            && self
+                .activity_version
+                .is_none_or(|version| version == scope.version)
+    }
+
+    fn words(&self) -> String {
+        let mut text = self.activity_id.to_string();
+        if let Some(sku_id) = &self.sku_id {
+            text.push_str(&format!(", SKU {sku_id}"));
+        }
+        if let Some(version) = self.activity_version {
+            text.push_str(&format!(", version {version}"));
+        }
+        text
+    }
+}
