@@ -25,11 +25,11 @@ local call = redis.call
 local meta_key = KEYS[1]
 local target = ARGV[5]
 
-local meta = call('HMGET', meta_key, 'activity_id', 'sku_id', 'version', 'bucket_id', 'state')
-local state = meta[5] or ''
-if not (meta[1] or meta[2] or meta[3] or meta[4] or meta[5]) then
+if call('EXISTS', meta_key) == 0 then
   return {2, ''}
 end
+local meta = call('HMGET', meta_key, 'activity_id', 'sku_id', 'version', 'bucket_id', 'state')
+local state = meta[5] or ''
 if meta[1] ~= ARGV[1] or meta[2] ~= ARGV[2] or meta[3] ~= ARGV[3] or meta[4] ~= ARGV[4] then
   return {3, state}
 end

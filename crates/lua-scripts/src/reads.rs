@@ -210,10 +210,12 @@ impl Redis {
         let reply = self
             .bucket_command("ZRANGEBYSCORE", keys, arguments)
             .await?;
-        let pairs = reply
-            .into_zset_result()
+        let flat: Vec<String> = reply
+            .convert()
             .map_err(|error| Error::malformed("index", error.to_string()))?;
-        pairs.into_iter().map(index_member).collect()
+        flat.chunks_exact(2)
+            .map(|pair| index_member(&pair[0], &pair[1]))
+            .collect()
     }
 
     /// How many members an index has.
@@ -332,17 +334,20 @@ fn index_key(keys: &BucketKeys, index: Index) -> String {
     }
 }
 
-fn index_member((member, score): (Value, f64)) -> Result<IndexMember, Error> {
-    let member = member
-        .into_string()
-        .ok_or_else(|| Error::malformed("index", "a member is no text"))?;
+fn index_member(member: &str, score: &str) -> Result<IndexMember, Error> {
+    let score: f64 = score
+        .parse()
+        .map_err(|_| Error::malformed("index", "a score is no number"))?;
     // Scores are times of at most 15 digits, which a double holds exactly.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "a score beyond the range saturates, and is then no due time"
     )]
     let score = score as i64;
-    Ok(IndexMember { score, member })
+    Ok(IndexMember {
+        score,
+        member: member.to_owned(),
+    })
 }
 
 fn optional_text(what: &'static str, reply: Value) -> Result<Option<String>, Error> {

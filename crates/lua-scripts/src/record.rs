@@ -304,11 +304,23 @@ impl FromStr for CachedResult {
             .collect::<Vec<_>>()
             .try_into()
             .map_err(|_| broken("field count"))?;
-        let [code, reservation_id, remaining, _, user_id, quantity] = parts;
+        let [code, reservation_id, remaining, word, user_id, quantity] = parts;
         let code: i64 = code.parse().map_err(|_| broken("code"))?;
+        let code = ReserveCode::try_from(code).map_err(|_| broken("code"))?;
+        let accepted = code == ReserveCode::Accepted;
+        if !accepted && !code.is_cached_refusal() {
+            return Err(broken("code"));
+        }
+        if word != if accepted { "QUEUED" } else { "" } {
+            return Err(broken("status"));
+        }
+        let names_one = accepted || code == ReserveCode::UserAlreadyReserved;
+        if names_one == reservation_id.is_empty() {
+            return Err(broken("reservation_id"));
+        }
         let quantity = canonical(quantity).and_then(|units| u32::try_from(units).ok());
         Ok(Self {
-            code: ReserveCode::try_from(code).map_err(|_| broken("code"))?,
+            code,
             reservation_id: (!reservation_id.is_empty())
                 .then(|| ReservationId::parse(reservation_id))
                 .transpose()

@@ -1,0 +1,13 @@
+//! The rules of the design as plain Rust on a dump of the server, written without the Lua.
+//!
+//! Each function takes the state before a call, changes it to the state after it, and returns the
+//! answer. [`Damaged`] stands for a call that fails while nothing is written: a key of a wrong type,
+//! or an answer that names an unknown state.
+
+mod reserve;
+mod steps;
+mod store;
+
+pub use reserve::reserve;
+pub use steps::{Claim, claim_send, compensate, preheat, set_state, transition};
+pub use store::{Damaged, has_wrong_type};
