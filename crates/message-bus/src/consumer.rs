@@ -21,10 +21,11 @@ pub const HANDLER_DEADLINE_MAX: Duration = Duration::from_secs(600);
 /// The largest batch: what the broker hands out in one answer when it is set up for it.
 const BATCH_MAX: u32 = 256;
 
-/// Between two looks at the member's health, and so the longest that an outage goes unnoticed.
+/// Between two looks at the member's health. A shorter outage may go unnoticed; then the client's own
+/// recovery counts.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The least age of a member before it is replaced: joining takes up to 4.3 s (measured).
+/// The least age of a member that cannot reach what others reach: joining takes up to 4.3 s (measured).
 const MEMBER_AGE_MIN: Duration = Duration::from_secs(5);
 
 /// How a group's messages are consumed by this process.
@@ -192,12 +193,14 @@ impl Consumer {
 }
 
 impl Shared {
-    /// Replaces the member when it has given up on a broker that others reach.
+    /// Replaces the member after an outage, as soon as the broker is reached again.
     ///
-    /// After five failed connects the client refuses a broker, or a name server, for 30 s, whether or
-    /// not it is back. A client that was made anew has not failed yet.
+    /// The client recovers by itself, but late: requests that wait for messages on a connection that
+    /// broke are noticed after 30 s, and after five failed connects it refuses a broker, or a name
+    /// server, for 30 s, whether or not it is back. A client that was made anew has neither.
     async fn watch(self: Arc<Self>, mut stopped: watch::Receiver<bool>) {
         let mut replaced = JoinSet::new();
+        let mut outage = false;
         loop {
             tokio::select! {
                 // Also when the consumer was dropped.
@@ -205,11 +208,11 @@ impl Shared {
                 () = sleep(WATCH_INTERVAL) => {}
             }
             let mut member = self.member.lock().await;
-            let stuck = tokio::select! {
+            let over = tokio::select! {
                 _ = stopped.wait_for(|stop| *stop) => break,
-                stuck = self.is_stuck(&mut member) => stuck,
+                over = self.outage_is_over(&mut member, &mut outage) => over,
             };
-            if !stuck {
+            if !over {
                 continue;
             }
             match self.plan.join().await {
@@ -228,13 +231,19 @@ impl Shared {
         while replaced.join_next().await.is_some() {}
     }
 
-    async fn is_stuck(&self, member: &mut Member) -> bool {
+    async fn outage_is_over(&self, member: &mut Member, outage: &mut bool) -> bool {
         let Some(topic) = self.plan.topics.first() else {
             return false;
         };
-        if member.since.elapsed() < MEMBER_AGE_MIN || member.reaches(topic).await {
-            return false;
+        if member.reaches(topic).await {
+            return std::mem::take(outage);
         }
-        Admin::reaches_afresh(Arc::clone(&self.plan.runtime), &self.plan.bus, topic).await
+        *outage = true;
+        let over = member.since.elapsed() >= MEMBER_AGE_MIN
+            && Admin::reaches_afresh(Arc::clone(&self.plan.runtime), &self.plan.bus, topic).await;
+        if over {
+            *outage = false;
+        }
+        over
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! After five failed connects the client refuses every send to that broker for 30 s, whether or not
 //! the broker is back; the limit cannot be set. A client that was made anew has not failed yet, so a
-//! producer whose sends keep failing gets one, at growing intervals, and sends again within seconds
+//! producer whose sends keep failing gets one now and then, and sends again within seconds
 //! of the broker's return.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,11 +22,12 @@ const CONNECTION_FAILED: &str = "transport.connection.failed";
 /// The failures in a row after which the client stops trying.
 const FAILURES_BEFORE_RENEWAL: u32 = 5;
 
-/// The least age of a client before it is replaced; doubled with each replacement that did not help.
+/// The least age of a client before it is replaced; doubled once a replacement did not help.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 
-/// 8 s at most: 450 replacements in an hour's outage, each costing some 20 ms.
-const RENEWAL_DOUBLINGS_MAX: u32 = 3;
+/// 2 s at most: 1,800 replacements in an hour's outage, each costing some 20 ms, and only while
+/// somebody sends and the name server still names the broker.
+const RENEWAL_DOUBLINGS_MAX: u32 = 1;
 
 /// Further attempts of the client within the same time limit; the next goes to another broker, if
 /// there is one. Whoever sends repeats later on its own.
