@@ -1,3 +1,17 @@
-//! All end-to-end tests are one executable: each links every service's client once.
+//! End-to-end tests: the executables as they are shipped, on real servers, with faults in between.
+//!
+//! One executable holds all of them, since each would link every client anew. A test has an
+//! installation of its own, so they run side by side, and after each the same checks of both stores
+//! follow (F1 to F8 of the fault cases).
 
+#![recursion_limit = "512"]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test ends with the first thing that is not as expected"
+)]
+
+mod harness;
+mod purchase;
+mod released;
 mod sandbox;

@@ -1,0 +1,196 @@
+//! What several tests need: many buyers, what the broker was sent, and messages that no service
+//! would send.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use seckill_integration_tests::checks::{Bucket, Fields, buckets};
+use seckill_integration_tests::{FrontClient, Sale, Sandbox};
+use seckill_proto::v1::ReserveCode;
+use seckill_test_support::remoting::{RemotingCommand, SEND_MESSAGE, call};
+use seckill_test_support::{Dir, FaultProxy, Frame, FrameAction, broker_addr, eventually};
+
+/// A start, an answer of readiness, an end of a process, on a busy machine.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// Everything settled: the longest repair of a test's timers takes some ten seconds, and the broker's
+/// first redelivery ten more.
+pub const SETTLES: Duration = Duration::from_secs(90);
+
+/// Calls of one front in flight at once.
+const AT_ONCE: usize = 64;
+
+/// Buys for `<name>-0` and so on, all at once; every call must be accepted. Returns the reservation's
+/// id by user.
+pub async fn buy_many(
+    client: &FrontClient,
+    sale: &Sale,
+    name: &str,
+    count: usize,
+) -> BTreeMap<String, String> {
+    futures::stream::iter(0..count)
+        .map(|number| async move {
+            let user = format!("{name}-{number}");
+            let reservation = client.buy(sale, &user, &format!("req-{user}")).await;
+            (user, reservation)
+        })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await
+}
+
+/// The id under which a reservation's order request travels, by the contract.
+pub fn message_id(reservation_id: &str) -> String {
+    format!("reserve-order:{reservation_id}:v1")
+}
+
+/// A bucket of a sale as it stands.
+pub async fn bucket(sandbox: &Sandbox, sale: &Sale, number: u32) -> Bucket {
+    let prefix = sale.key(number, "");
+    let found = buckets(&sandbox.dump().await);
+    let bucket = found.into_iter().find(|bucket| bucket.prefix() == prefix);
+    bucket.unwrap_or_default()
+}
+
+/// Every reservation of a sale, by id, over all buckets.
+pub async fn reservations(sandbox: &Sandbox, sale: &Sale) -> BTreeMap<String, Fields> {
+    let version = sale.version.to_string();
+    let of_sale = |bucket: &Bucket| {
+        let [activity, sku, found, _] = bucket.scope();
+        (activity, sku, found) == (&*sale.activity_id, &*sale.sku_id, &*version)
+    };
+    let found = buckets(&sandbox.dump().await);
+    let ours = found.into_iter().filter(of_sale);
+    ours.flat_map(|bucket| bucket.reservations).collect()
+}
+
+/// How many reservations of a sale are in each state.
+pub async fn tally(sandbox: &Sandbox, sale: &Sale) -> BTreeMap<String, usize> {
+    let mut tally = BTreeMap::new();
+    for fields in reservations(sandbox, sale).await.into_values() {
+        *tally.entry(fields["status"].clone()).or_default() += 1;
+    }
+    tally
+}
+
+/// Awaits that so many reservations of a sale are in a state, and none is in another.
+pub async fn all_reach(sandbox: &Sandbox, sale: &Sale, state: &str, count: usize) {
+    let expected = BTreeMap::from([(state.to_owned(), count)]);
+    let what = format!("{count} reservations in {state}");
+    eventually(SETTLES, &what, async || {
+        let now = tally(sandbox, sale).await;
+        if now == expected {
+            Ok(())
+        } else {
+            Err(format!("{now:?}"))
+        }
+    })
+    .await;
+}
+
+/// The active orders of a sale.
+pub async fn orders(sandbox: &Sandbox, sale: &Sale) -> i64 {
+    let query = format!(
+        "SELECT count(*) FROM orders WHERE state = 'ACTIVE' AND {}",
+        sale.sql()
+    );
+    sandbox.database().number(&query).await
+}
+
+/// Gives PostgreSQL other units than Redis has; what is sold stays.
+pub async fn set_postgres_stock(sandbox: &Sandbox, sale: &Sale, total: u64) {
+    let change = format!(
+        "UPDATE activity_stock SET total = {total}, available = {total} - sold WHERE {}",
+        sale.sql()
+    );
+    sandbox.database().execute(&change).await;
+}
+
+/// Whether an answer is the acceptance.
+pub fn is_accepted(code: i32) -> bool {
+    code == i32::from(ReserveCode::Accepted)
+}
+
+/// Every message that the services have sent through a proxy.
+#[derive(Debug, Clone, Default)]
+pub struct SendLog {
+    sends: Arc<Mutex<Vec<(Instant, RemotingCommand)>>>,
+}
+
+impl SendLog {
+    /// Records what passes this proxy and passes it on.
+    pub fn record(proxy: &FaultProxy) -> Self {
+        Self::record_and(proxy, |_, _, _| FrameAction::Forward)
+    }
+
+    /// Records what arrives at this proxy and does with it what another hook says.
+    pub fn record_and(
+        proxy: &FaultProxy,
+        mut then: impl FnMut(Dir, u64, &Frame) -> FrameAction + Send + 'static,
+    ) -> Self {
+        let log = Self::default();
+        let sends = Arc::clone(&log.sends);
+        proxy.on_frame(move |dir, index, frame| {
+            if let Some(command) = frame.remoting().filter(RemotingCommand::is_send) {
+                sends.lock().unwrap().push((Instant::now(), command));
+            }
+            then(dir, index, frame)
+        });
+        log
+    }
+
+    /// When frames that contain a text were sent, in order.
+    pub fn times(&self, text: &str) -> Vec<Instant> {
+        self.with(text).into_iter().map(|(at, _)| at).collect()
+    }
+
+    /// Whether a frame contains both texts: a message and one of its properties.
+    pub fn has_both(&self, text: &str, other: &str) -> bool {
+        let sends = self.with(text);
+        sends.iter().any(|(_, command)| contains(command, other))
+    }
+
+    fn with(&self, text: &str) -> Vec<(Instant, RemotingCommand)> {
+        let sends = self.sends.lock().unwrap();
+        let found = sends.iter().filter(|(_, command)| contains(command, text));
+        found.cloned().collect()
+    }
+}
+
+fn contains(command: &RemotingCommand, text: &str) -> bool {
+    let in_fields = command
+        .ext_fields
+        .values()
+        .any(|value| value.contains(text));
+    let mut windows = command.body.windows(text.len());
+    in_fields || windows.any(|part| part == text.as_bytes())
+}
+
+/// Puts a message of any kind onto a topic, past all services and proxies.
+pub fn send_raw(sandbox: &Sandbox, topic: &str, properties: &[(&str, &str)], body: &[u8]) {
+    let topic = sandbox.namespace().full_name(topic);
+    let properties: String = properties
+        .iter()
+        .map(|(name, value)| format!("{name}\u{1}{value}\u{2}"))
+        .collect();
+    let fields = [
+        ("producerGroup", "end-to-end-tests"),
+        ("topic", topic.as_str()),
+        ("defaultTopic", "TBW102"),
+        ("defaultTopicQueueNums", "4"),
+        ("queueId", "0"),
+        ("sysFlag", "0"),
+        ("bornTimestamp", "1700000000000"),
+        ("flag", "0"),
+        ("properties", properties.as_str()),
+        ("reconsumeTimes", "0"),
+        ("unitMode", "false"),
+        ("batch", "false"),
+    ];
+    let mut request = RemotingCommand::request(SEND_MESSAGE, &fields);
+    request.body = body.to_vec().into();
+    let answer = call(broker_addr().unwrap(), &request).unwrap();
+    assert_eq!(answer.code, 0, "{:?}", answer.remark);
+}
