@@ -155,6 +155,7 @@ impl Control {
         let decisions = self
             .match_decisions(scope, &buckets, redis_expired, &mut differences)
             .await?;
+        self.count_undecided_orders(scope, &mut differences).await?;
         differences.sort();
         Ok(AuditReport {
             scope: scope.clone(),
@@ -255,6 +256,27 @@ impl Control {
         }
         differences.extend(ledger.finish());
         Ok(entered)
+    }
+
+    /// Orders that no decision stands for are in no page of decisions; they are counted apart.
+    async fn count_undecided_orders(
+        &self,
+        scope: &Scope,
+        differences: &mut Vec<Difference>,
+    ) -> Result<(), Error> {
+        // The store counts both directions; the other one is named already, decision by decision.
+        let both = self.store.orders_without_decision(scope).await?;
+        let is_named = |found: &&Difference| found.kind == DifferenceKind::DecisionWithoutOrder;
+        let named = differences.iter().filter(is_named).count() as u64;
+        let undecided = both.saturating_sub(named);
+        if undecided > 0 {
+            differences.push(Difference::of_bucket(
+                &scope.bucket(BucketId::ZERO),
+                DifferenceKind::OrderWithoutDecision,
+                format!("{undecided} orders without a decision, over all buckets"),
+            ));
+        }
+        Ok(())
     }
 }
 

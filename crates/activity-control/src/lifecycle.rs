@@ -319,18 +319,22 @@ impl Control {
         activity: &Activity,
         stage: Stage,
     ) -> Result<(), Error> {
-        if stage == Stage::OnSale {
-            let sides = self.sides(activity).await?;
-            let missing: Vec<String> = sides.iter().flat_map(Sides::missing).collect();
-            if !missing.is_empty() {
-                let scope = activity.settings.scope.clone();
-                return Err(Error::NeedsRebuild {
-                    step,
-                    scope,
-                    missing,
-                });
-            }
+        let sides = self.sides(activity).await?;
+        let missing: Vec<String> = sides.iter().flat_map(Sides::missing).collect();
+        let scope = activity.settings.scope.clone();
+        match stage {
+            _ if missing.is_empty() => self.require_equal(activity, stage).await,
+            Stage::OnSale => Err(Error::NeedsRebuild {
+                step,
+                scope,
+                missing,
+            }),
+            Stage::Fresh => Err(Error::WrongState {
+                step,
+                scope,
+                state: activity.state,
+                hint: "preheat it first",
+            }),
         }
-        self.require_equal(activity, stage).await
     }
 }

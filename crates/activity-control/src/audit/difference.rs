@@ -15,6 +15,8 @@ pub enum DifferenceKind {
     ReservationWithoutOrder,
     /// A decision says ordered, but no order stands behind it.
     DecisionWithoutOrder,
+    /// Orders stand in PostgreSQL without a decision behind them (I7).
+    OrderWithoutDecision,
     /// PostgreSQL has decided, Redis has not been told yet.
     NotSettled,
     /// Both sides are final and disagree.
@@ -64,6 +66,7 @@ impl DifferenceKind {
             Self::OrderWithoutReservation => "ORDER_WITHOUT_RESERVATION",
             Self::ReservationWithoutOrder => "RESERVATION_WITHOUT_ORDER",
             Self::DecisionWithoutOrder => "DECISION_WITHOUT_ORDER",
+            Self::OrderWithoutDecision => "ORDER_WITHOUT_DECISION",
             Self::NotSettled => "NOT_SETTLED",
             Self::Contradiction => "CONTRADICTION",
             Self::FieldMismatch => "FIELD_MISMATCH",

@@ -59,8 +59,8 @@ pub struct Outcome {
     pub answer: Answer,
     /// From the first attempt to the answer.
     pub took: Duration,
-    /// Attempts after the first.
-    pub retries: u64,
+    /// Why attempts were repeated, one entry for each repeat.
+    pub faults: Vec<String>,
     /// What an error said.
     pub error: Option<String>,
 }
@@ -148,7 +148,7 @@ pub async fn call(
     mut request: ReserveRequest,
 ) -> Outcome {
     let started = Instant::now();
-    let mut retries = 0;
+    let mut faults = Vec::new();
     let mut pause = PAUSE_MIN;
     loop {
         let result = client.reserve(request.clone()).await;
@@ -157,34 +157,31 @@ pub async fn call(
                 return Outcome {
                     answer,
                     took: started.elapsed(),
-                    retries,
+                    faults,
                     error: None,
                 };
             }
-            Read::Wrong(error) => return failed(started, retries, error),
+            Read::Wrong(error) => return failed(started, faults, error),
             Read::Fault(fault) => fault,
         };
         if started.elapsed() + pause > CALL_LIMIT {
-            return failed(
-                started,
-                retries,
-                format!("no answer in {CALL_LIMIT:?}: {fault}"),
-            );
+            let error = format!("no answer in {CALL_LIMIT:?}: {fault}");
+            return failed(started, faults, error);
         }
         // The random part keeps hundreds of callers from returning at one instant.
         let part = rand::random_range(0.5..1.0);
         tokio::time::sleep(pause.mul_f64(part)).await;
         pause = (pause * 2).min(PAUSE_MAX);
-        retries += 1;
+        faults.push(fault);
         request.repeat = true;
     }
 }
 
-fn failed(started: Instant, retries: u64, error: String) -> Outcome {
+fn failed(started: Instant, faults: Vec<String>, error: String) -> Outcome {
     Outcome {
         answer: Answer::Error,
         took: started.elapsed(),
-        retries,
+        faults,
         error: Some(error),
     }
 }

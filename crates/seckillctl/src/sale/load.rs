@@ -4,6 +4,7 @@
 //! calls in flight is the concurrency and never more. All workers share one thread; the other core
 //! belongs to the servers that are measured.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +23,10 @@ use super::plan::Plan;
 /// Latencies are kept from a microsecond to two minutes, which no call can exceed, to three digits:
 /// about 100 KiB.
 const LATENCY_US_MAX: u64 = 120_000_000;
+
+/// Kinds of faults that are kept in words; further kinds only count as retries. A front knows a
+/// handful, and a broken connection adds a few more.
+const FAULTS_KEPT: usize = 20;
 
 /// A sale in progress, shared by its workers and by those who watch it.
 #[derive(Debug)]
@@ -42,6 +47,7 @@ struct Kept {
     answers: Answers,
     latency: Histogram<u64>,
     retries: u64,
+    faults: BTreeMap<String, u64>,
 }
 
 /// How far the sale is.
@@ -64,6 +70,8 @@ pub struct Finished {
     pub latency: Histogram<u64>,
     /// Attempts that were repeated because of a fault.
     pub retries: u64,
+    /// The first kinds of such faults, each with its count.
+    pub faults: BTreeMap<String, u64>,
     /// From the first call to the last answer.
     pub took: Duration,
 }
@@ -91,6 +99,7 @@ impl Load {
                 answers,
                 latency,
                 retries: 0,
+                faults: BTreeMap::new(),
             }),
         }))
     }
@@ -148,6 +157,7 @@ impl Load {
             tally: kept.answers.tally(&self.plan),
             latency: kept.latency.clone(),
             retries: kept.retries,
+            faults: kept.faults.clone(),
             took,
         })
     }
@@ -181,7 +191,12 @@ impl Load {
 
 impl Kept {
     fn note(&mut self, outcome: Outcome) {
-        self.retries += outcome.retries;
+        self.retries += outcome.faults.len() as u64;
+        for fault in outcome.faults {
+            if self.faults.len() < FAULTS_KEPT || self.faults.contains_key(&fault) {
+                *self.faults.entry(fault).or_insert(0) += 1;
+            }
+        }
         let micros = u64::try_from(outcome.took.as_micros()).unwrap_or(LATENCY_US_MAX);
         self.latency.saturating_record(micros);
         if let Some(error) = outcome.error {

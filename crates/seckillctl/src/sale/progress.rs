@@ -14,47 +14,67 @@ const TICK: Duration = Duration::from_millis(100);
 /// Between two lines where there is no terminal: a sale of 20 s leaves ten lines in a log.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
-/// Shows the progress until it is dropped or aborted.
+/// Shows the progress until every call is answered.
 pub async fn show(load: Arc<Load>) {
-    if std::io::stderr().is_terminal() {
-        bar(&load).await;
-    } else {
-        lines(&load).await;
-    }
-}
-
-async fn bar(load: &Load) {
-    let bar = ProgressBar::new(load.total());
-    if let Ok(style) = ProgressStyle::with_template(
-        "{elapsed_precise} [{bar:40}] {pos}/{len} calls, {per_sec}, {msg}",
-    ) {
-        bar.set_style(style);
-    }
+    let total = load.total();
+    let mut view = View::new(total);
     loop {
         let at = load.progress();
-        bar.set_position(at.done);
-        bar.set_message(words(at));
-        if at.done >= load.total() {
-            bar.finish();
+        let is_done = at.done >= total;
+        view.update(at, is_done);
+        if is_done {
             return;
         }
         tokio::time::sleep(TICK).await;
     }
 }
 
-async fn lines(load: &Load) {
-    let started = Instant::now();
-    loop {
-        tokio::time::sleep(LINE_EVERY).await;
-        let (at, seconds) = (load.progress(), started.elapsed().as_secs_f64());
-        eprintln!(
-            "{seconds:6.1} s  {}/{} calls, {}",
-            at.done,
-            load.total(),
-            words(at)
-        );
-        if at.done >= load.total() {
-            return;
+enum View {
+    Bar(ProgressBar),
+    Lines {
+        total: u64,
+        started: Instant,
+        told: Option<Instant>,
+    },
+}
+
+impl View {
+    fn new(total: u64) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self::Lines {
+                total,
+                started: Instant::now(),
+                told: None,
+            };
+        }
+        let bar = ProgressBar::new(total);
+        let template = "{elapsed_precise} [{bar:40}] {pos}/{len} calls, {per_sec}, {msg}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        Self::Bar(bar)
+    }
+
+    fn update(&mut self, at: Progress, is_done: bool) {
+        match self {
+            Self::Bar(bar) => {
+                bar.set_position(at.done);
+                bar.set_message(words(at));
+                if is_done {
+                    bar.finish();
+                }
+            }
+            Self::Lines {
+                total,
+                started,
+                told,
+            } => {
+                if is_done || told.is_none_or(|told| told.elapsed() >= LINE_EVERY) {
+                    let seconds = started.elapsed().as_secs_f64();
+                    eprintln!("{seconds:6.1} s  {}/{total} calls, {}", at.done, words(at));
+                    *told = Some(Instant::now());
+                }
+            }
         }
     }
 }

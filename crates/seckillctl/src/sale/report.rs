@@ -112,6 +112,8 @@ pub struct Report {
     pub error_samples: Vec<String>,
     /// Attempts repeated because of a fault; such a call counts once, by its final answer.
     pub retries: u64,
+    /// The first kinds of these faults, each with its count.
+    pub retry_reasons: BTreeMap<String, u64>,
     /// Requests that were sent twice on purpose.
     pub repeats: u64,
     /// Repeats that were told something else than the first attempt.
@@ -168,7 +170,7 @@ pub struct Report {
 
 impl Report {
     /// Fills in what the callers were told.
-    pub fn set_answers(&mut self, tally: Tally, retries: u64) {
+    pub fn set_answers(&mut self, tally: Tally) {
         self.calls = tally.calls;
         self.accepted = tally.accepted;
         self.replayed = tally.replayed;
@@ -178,7 +180,6 @@ impl Report {
         self.invalid = tally.invalid;
         self.errors = tally.errors;
         self.error_samples = tally.error_samples;
-        self.retries = retries;
         self.repeats = tally.repeats;
         self.inconsistent_repeats = tally.inconsistent;
         self.accepted_twice = tally.accepted_twice;

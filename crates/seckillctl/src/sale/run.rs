@@ -41,6 +41,7 @@ const SETTLE_POLL: Duration = Duration::from_millis(200);
 
 /// Settings of the command.
 #[derive(Debug, clap::Args)]
+#[command(args_override_self = true)]
 pub struct Args {
     /// Addresses of the fronts, host:port, separated by commas
     #[arg(
@@ -323,7 +324,9 @@ impl Sale<'_> {
             front_killed,
             ..Report::default()
         };
-        report.set_answers(finished.tally.clone(), finished.retries);
+        report.set_answers(finished.tally.clone());
+        report.retries = finished.retries;
+        report.retry_reasons.clone_from(&finished.faults);
         report.set_latency(&finished.latency, finished.took.as_secs_f64());
         report
     }

@@ -57,6 +57,9 @@ pub fn describe(report: &Report, looking: &Looking<'_>) -> String {
         "repeats   {} requests sent twice, {} told something else; {} attempts retried after faults",
         report.repeats, report.inconsistent_repeats, report.retries
     );
+    for (reason, count) in &report.retry_reasons {
+        let _ = writeln!(text, "          {count} times {reason}");
+    }
     if let Some(kill) = report.front_killed {
         let _ = writeln!(
             text,
