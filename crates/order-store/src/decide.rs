@@ -6,6 +6,7 @@
 //! ever rejects: a time-out, a lock wait or a lost connection leaves the request undecided.
 
 mod columns;
+mod statements;
 mod transaction;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -154,7 +154,10 @@ async fn a_difference_seen_in_every_round_is_one_row_that_counts_until_it_is_gon
         sale.store.open_discrepancies(None, 10).await.unwrap().len(),
         2
     );
-    assert_eq!(run(&sale, &[of_reservation.clone()]).await, (0, 1));
+    assert_eq!(
+        run(&sale, std::slice::from_ref(&of_reservation)).await,
+        (0, 1)
+    );
     let open = sale
         .store
         .open_discrepancies(Some(&sale.scope), 10)

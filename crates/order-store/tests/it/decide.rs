@@ -25,7 +25,7 @@ async fn a_fresh_request_becomes_one_order_with_all_its_traces() {
 
     let record = sale
         .store
-        .decisions(&[asked.reservation_id.clone()])
+        .decisions(std::slice::from_ref(&asked.reservation_id))
         .await
         .unwrap()
         .remove(0);
@@ -228,7 +228,7 @@ async fn a_request_without_a_stock_row_leaves_nothing_behind() {
     assert_eq!(answers[1], Decided::UnknownBucket);
     assert!(
         sale.store
-            .decisions(&[stray.reservation_id.clone()])
+            .decisions(std::slice::from_ref(&stray.reservation_id))
             .await
             .unwrap()
             .is_empty()

@@ -37,7 +37,7 @@ async fn a_late_message_never_turns_a_released_unit_into_an_order() {
     assert_eq!(sale.store.fence(&task).await.unwrap(), again);
     let record = sale
         .store
-        .decisions(&[asked.reservation_id.clone()])
+        .decisions(std::slice::from_ref(&asked.reservation_id))
         .await
         .unwrap()
         .remove(0);
