@@ -15,20 +15,18 @@ pub(crate) enum Answer {
     Fault(Fault),
 }
 
-/// What the caller is told about a reply. `rebuilding`: the version's keys are being rebuilt, so that
-/// "not configured" is a passing state of ours and none of the activity's. `after_unknown`: an earlier
-/// attempt of the same call may have run, so that only an answer about that very request may be given.
-pub(crate) fn answer(
-    reply: &ReserveReply,
-    request_id: &RequestId,
-    rebuilding: bool,
-    after_unknown: bool,
-) -> Answer {
+/// What the script says beside `CONFIG_MISSING` while the version's keys are being rebuilt.
+const REBUILDING: &str = "REBUILDING";
+
+/// What the caller is told about a reply. `after_unknown`: an earlier attempt of the same call may
+/// have run, so that only an answer about that very request may be given.
+pub(crate) fn answer(reply: &ReserveReply, request_id: &RequestId, after_unknown: bool) -> Answer {
     if reply.code == ReserveCode::ConfigMissing {
         if after_unknown {
             return Answer::Fault(Fault::OutcomeUnknown);
         }
-        if rebuilding {
+        // A passing state of ours, and none of the activity's.
+        if matches!(&reply.status, ReplyStatus::Detail(detail) if detail == REBUILDING) {
             return Answer::Fault(Fault::SystemBusy);
         }
     }
@@ -102,16 +100,16 @@ mod tests {
         }
     }
 
-    fn told(reply: &ReserveReply, rebuilding: bool, after_unknown: bool) -> Answer {
+    fn told(reply: &ReserveReply, after_unknown: bool) -> Answer {
         let request_id = RequestId::parse("q").unwrap();
-        answer(reply, &request_id, rebuilding, after_unknown)
+        answer(reply, &request_id, after_unknown)
     }
 
     #[test]
     fn every_code_but_the_unknown_outcome_is_a_body() {
         for code in ReserveCode::ALL {
             let reply = reply(*code, ReplyStatus::None, false);
-            match told(&reply, false, false) {
+            match told(&reply, false) {
                 Answer::Outcome(body) => {
                     assert_eq!(body.request_id, "q");
                     assert_eq!(body.retryable, *code == ReserveCode::ConfigMissing);
@@ -127,27 +125,25 @@ mod tests {
 
     #[test]
     fn a_rebuild_is_busy_and_a_lost_configuration_after_an_unknown_attempt_is_unknown() {
-        let missing = reply(ReserveCode::ConfigMissing, ReplyStatus::None, false);
+        let missing = |detail: &str| {
+            let detail = ReplyStatus::Detail(detail.to_owned());
+            reply(ReserveCode::ConfigMissing, detail, false)
+        };
         let fault = |answer| match answer {
             Answer::Fault(fault) => Some(fault),
             Answer::Outcome(_) => None,
         };
-        assert_eq!(fault(told(&missing, true, false)), Some(Fault::SystemBusy));
-        assert_eq!(
-            fault(told(&missing, true, true)),
-            Some(Fault::OutcomeUnknown)
-        );
-        assert_eq!(
-            fault(told(&missing, false, true)),
-            Some(Fault::OutcomeUnknown)
-        );
+        let (rebuilding, gone) = (missing("REBUILDING"), missing("CONFIG_MISSING"));
+        assert_eq!(fault(told(&rebuilding, false)), Some(Fault::SystemBusy));
+        assert_eq!(fault(told(&rebuilding, true)), Some(Fault::OutcomeUnknown));
+        assert_eq!(fault(told(&gone, false)), None);
+        assert_eq!(fault(told(&gone, true)), Some(Fault::OutcomeUnknown));
     }
 
     #[test]
     fn a_replay_shows_the_live_state() {
         let released = ReplyStatus::Status(ReservationStatus::Released);
-        let Answer::Outcome(body) =
-            told(&reply(ReserveCode::Accepted, released, true), false, false)
+        let Answer::Outcome(body) = told(&reply(ReserveCode::Accepted, released, true), false)
         else {
             panic!("an outcome");
         };

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use seckill_key_layout::{BucketKeys, HmacSecrets, bucket_of_user};
-use seckill_lua_scripts::{
-    Error as RedisError, ErrorKind, Meta, Recovery, Redis, Reserve, ReserveReply,
-};
+use seckill_lua_scripts::{Error as RedisError, ErrorKind, Meta, Redis, Reserve, ReserveReply};
 use seckill_proto::{ReserveCall, v1};
 use seckill_state_machine::{RequestId, ReservationId, ReserveCode, Scope, Traceparent, UserId};
 use seckill_telemetry::user_id_hash;
@@ -200,9 +198,7 @@ impl Reserving {
             ));
         }
         self.log_reply(&attempt, &reply, after_unknown, began);
-        let rebuilding = attempt.meta.recovery == Recovery::Rebuild;
-        let told = answer(&reply, &attempt.call.request_id, rebuilding, after_unknown);
-        match told {
+        match answer(&reply, &attempt.call.request_id, after_unknown) {
             Answer::Outcome(body) if reply.code == ReserveCode::UserAlreadyReserved => {
                 Answer::Outcome(self.with_status(&attempt, &reply, body).await)
             }

@@ -1,0 +1,119 @@
+//! Every call is answered in time, with a status that tells a caller what to do (RC-04, GRPC-02).
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use seckill_proto::v1::ReserveCode;
+use seckill_test_support::{Dir, FaultProxy, Framing, Mode, PrivateRedis, eventually};
+use tonic::{Code, Request};
+
+use crate::harness::{PATIENCE, Sale, assert_honest, client, front, reserve, settings};
+
+/// What a busy machine may add to the front's own time limits.
+const SLACK: Duration = Duration::from_millis(50);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_redis_never_keeps_a_caller_waiting() {
+    let redis = PrivateRedis::start().await;
+    let sale = Sale::open(&redis, settings(1_000)).await;
+    let proxy = FaultProxy::start(redis.address(), Framing::Resp).await;
+    let front = front(format!("redis://{}", proxy.addr())).start().await;
+    let mut client = client(&front).await;
+    let warm = reserve(&mut client, sale.call("warm", "warm")).await;
+    assert_eq!(warm.code(), ReserveCode::Accepted);
+
+    proxy.set_mode(Mode::BlackHole);
+    let calls = (0..400).map(|n| {
+        let deadline = (n % 2 == 0).then_some(Duration::from_millis(300));
+        let request = format!("request-{n}");
+        let mut call = Request::new(sale.call(&format!("user-{n}"), &request));
+        if let Some(deadline) = deadline {
+            call.set_timeout(deadline);
+        }
+        let mut client = client.clone();
+        async move {
+            let began = Instant::now();
+            let status = client.reserve(call).await.unwrap_err();
+            (status, request, deadline, began.elapsed())
+        }
+    });
+    for (status, request, deadline, took) in join_all(calls).await {
+        assert_honest(&status, &request);
+        let limit = deadline.unwrap_or(Duration::from_secs(2));
+        assert!(took <= limit + SLACK, "{took:?} of {limit:?}: {status:?}");
+    }
+
+    proxy.set_mode(Mode::Forward);
+    eventually(PATIENCE, "calls are answered again", async || {
+        let mut client = client.clone();
+        match client.reserve(sale.call("after", "after")).await {
+            Ok(_) => Ok(()),
+            Err(status) => Err(status.to_string()),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_late_is_unavailable_or_deadline_exceeded_and_names_the_request() {
+    let redis = PrivateRedis::start().await;
+    let sale = Sale::open(&redis, settings(1_000)).await;
+    let proxy = FaultProxy::start(redis.address(), Framing::Resp).await;
+    let front = front(format!("redis://{}", proxy.addr())).start().await;
+    let client = client(&front).await;
+    reserve(&mut client.clone(), sale.call("warm", "warm")).await;
+
+    proxy.set_mode(Mode::Delay(Duration::from_secs(2), Dir::ToClient));
+    let deadlines = [
+        Some(Duration::from_millis(500)),
+        Some(Duration::from_secs(10)),
+        None,
+    ];
+    let calls = (0..90).map(|n| {
+        let request = format!("request-{n}");
+        let mut call = Request::new(sale.call(&format!("user-{n}"), &request));
+        if let Some(deadline) = deadlines[n % deadlines.len()] {
+            call.set_timeout(deadline);
+        }
+        let mut client = client.clone();
+        async move { (client.reserve(call).await.unwrap_err(), request) }
+    });
+    let mut unknown = 0;
+    for (status, request) in join_all(calls).await {
+        assert_honest(&status, &request);
+        unknown += u32::from(crate::harness::reason(&status) == "OUTCOME_UNKNOWN");
+    }
+    assert!(unknown > 0, "some calls had been sent to the script");
+
+    proxy.set_mode(Mode::Forward);
+    eventually(
+        PATIENCE,
+        "a repeat tells what became of the call",
+        async || {
+            let mut client = client.clone();
+            match client.reserve(sale.call("user-0", "request-0")).await {
+                Ok(answer) if answer.get_ref().code() == ReserveCode::Accepted => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_deadline_that_has_passed_on_arrival_sends_nothing_to_redis() {
+    let redis = PrivateRedis::start().await;
+    let sale = Sale::open(&redis, settings(1)).await;
+    let front = front(redis.url()).start().await;
+    let mut client = client(&front).await;
+    let mut call = Request::new(sale.call("user-1", "request-1"));
+    call.metadata_mut()
+        .insert("grpc-timeout", "1n".parse().unwrap());
+    let status = client.reserve(call).await.unwrap_err();
+    // Client and server both watch this deadline; the client's own word for it is CANCELLED.
+    assert!(
+        matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled),
+        "{status:?}"
+    );
+    assert_eq!(sale.stock().await, (1, 0));
+}
