@@ -1,5 +1,10 @@
 //! What the kit does on the shared stack: templates, namespaces, the way through the proxies.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test ends with the first thing that is not as expected"
+)]
+
 use std::time::Duration;
 
 use seckill_test_support::remoting::{self, RemotingCommand, call};
