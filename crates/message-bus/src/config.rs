@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn a_wrong_setting_is_named() {
-        let cases: [(&str, fn(&mut BusConfig)); 6] = [
+        type Spoil = fn(&mut BusConfig);
+        let cases: [(&str, Spoil); 6] = [
             ("namesrv", |c| c.namesrv = String::new()),
             ("namesrv", |c| c.namesrv = "localhost".to_owned()),
             ("namesrv", |c| c.namesrv = "a:1;b:99999".to_owned()),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use rocketmq_client_rust::{
     ClientResult, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus,
     MessageListenerConcurrently,
@@ -105,7 +104,7 @@ fn incoming(message: &MessageExt) -> IncomingMessage {
         queue_id: message.queue_id(),
         queue_offset: message.queue_offset(),
         broker_message_id: message.msg_id().to_string(),
-        body: message.body().unwrap_or_else(Bytes::new),
+        body: message.body().unwrap_or_default(),
         reconsume_times: u32::try_from(message.reconsume_times()).unwrap_or(0),
         born_at_ms: message.born_timestamp(),
         properties,

@@ -11,6 +11,11 @@ pub use reserve::{ACTIVITY_TOKEN_BYTES_MAX, QueryKey, ReservationQuery, ReserveC
 pub use violation::{Collector, Violation, Violations};
 
 /// Package `seckill.v1`: the reservation front's API.
+#[expect(
+    clippy::doc_markdown,
+    clippy::too_many_lines,
+    reason = "generated code keeps other rules"
+)]
 pub mod v1 {
     tonic::include_proto!("seckill.v1");
 }

@@ -117,7 +117,7 @@ proptest! {
         prop_assert!(message.body.len() < 1_024);
         prop_assert_eq!(placed_scope(&message), Some(request.bucket.clone()));
         prop_assert_eq!(placed_reservation(&message), Some(request.reservation_id.clone()));
-        prop_assert_eq!(message.traceparent(), request.traceparent.clone());
+        prop_assert_eq!(&message.traceparent(), &request.traceparent);
         prop_assert_eq!(decode_order_request(&message), Ok(request));
     }
 

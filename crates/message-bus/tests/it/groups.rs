@@ -10,6 +10,9 @@ use seckill_test_support::eventually;
 
 use crate::harness::{PATIENCE, Recorder, consumer_config, send_all, until_lag_is, with_topics};
 
+/// Makes one setting wrong.
+type Spoil = fn(&mut ConsumerConfig);
+
 /// MQ-07: the client's default would begin at the end of each queue.
 #[test]
 fn a_new_group_sees_what_was_sent_before_it_existed() {
@@ -111,7 +114,7 @@ fn lag_grows_while_a_group_is_paused_or_away() {
 #[test]
 fn a_wrong_setting_is_refused_before_anything_starts() {
     with_topics(async |bus, _| {
-        let cases: [(&str, fn(&mut ConsumerConfig)); 7] = [
+        let cases: [(&str, Spoil); 7] = [
             ("topics", |c| c.topics.clear()),
             ("batch_max", |c| c.batch_max = 0),
             ("batch_max", |c| c.batch_max = 257),
