@@ -32,10 +32,10 @@ pub enum Ending {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Whether the reservation may be released is not known.
-    #[error("the fence could not be put up: {0}")]
+    #[error("the fence could not be put up")]
     Fence(#[from] StoreError),
     /// Redis did not answer a step, which may have been done.
-    #[error("{0}")]
+    #[error(transparent)]
     Redis(#[from] RedisError),
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use seckill_dead_letters::{DeadLetterHandler, Parker};
 use seckill_lua_scripts::Redis;
 use seckill_message_bus::{Admin, Consumer, Group};
-use seckill_order_store::Store;
+use seckill_order_store::{Error as StoreError, Store};
 use seckill_service_kit::Context;
 use seckill_settlement::Discrepancies;
 use tokio::sync::Notify;
@@ -68,7 +68,7 @@ fn start_tasks(
     let by_timer = Arc::clone(&tasks);
     ctx.every("tasks", settings.task_interval_ms, move || {
         let tasks = Arc::clone(&by_timer);
-        async move { tasks.round().await }
+        async move { tasks.round().await.map_err(with_causes) }
     });
     let nudge = Arc::new(Notify::new());
     let (nudged, stop) = (Arc::clone(&nudge), ctx.shutdown());
@@ -96,7 +96,7 @@ fn watch_dependencies(ctx: &Context, redis: &Redis, store: &Store, admin: &Arc<A
     let probe = store.clone();
     ctx.dependency("postgres", true, move || {
         let store = probe.clone();
-        async move { store.check_schema().await }
+        async move { store.check_schema().await.map_err(with_causes) }
     });
     let probe = Arc::clone(admin);
     ctx.dependency("broker", true, move || {
@@ -109,4 +109,9 @@ fn watch_dependencies(ctx: &Context, redis: &Redis, store: &Store, admin: &Arc<A
             }
         }
     });
+}
+
+/// What went wrong, down to its cause: a wrong password shows only there.
+fn with_causes(error: StoreError) -> String {
+    format!("{:#}", anyhow::Error::from(error))
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use seckill_order_store::{CompensationTask, Error as StoreError, Store};
+use seckill_state_machine::Traceparent;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -81,7 +82,7 @@ impl Tasks {
     async fn see_through(&self, task: CompensationTask) {
         let ending = match self.releaser.work(&task).await {
             Ok(ending) => ending,
-            Err(error) => Ending::Again(error.to_string()),
+            Err(error) => Ending::Again(format!("{:#}", anyhow::Error::from(error))),
         };
         let recorded = match &ending {
             Ending::Finished(result) => self.store.finish_task(&task, result).await,
@@ -97,10 +98,12 @@ impl Tasks {
 fn log(task: &CompensationTask, ending: &Ending, recorded: &Result<bool, StoreError>) {
     let id = &task.request.reservation_id;
     let bucket = &task.request.bucket;
+    let trace_id = task.request.traceparent.as_ref().map(Traceparent::trace_id);
     match (ending, recorded) {
         (Ending::Finished(result), Ok(true)) => tracing::info!(
             reservation_id = %id,
             %bucket,
+            trace_id,
             generation = task.generation,
             result,
             "finished a compensation task"
@@ -108,6 +111,7 @@ fn log(task: &CompensationTask, ending: &Ending, recorded: &Result<bool, StoreEr
         (Ending::Again(why), Ok(true)) => tracing::warn!(
             reservation_id = %id,
             %bucket,
+            trace_id,
             retry_count = task.attempts,
             reason = why,
             "a compensation task will be tried again"
@@ -116,13 +120,16 @@ fn log(task: &CompensationTask, ending: &Ending, recorded: &Result<bool, StoreEr
         (_, Ok(false)) => tracing::info!(
             reservation_id = %id,
             %bucket,
+            trace_id,
             generation = task.generation,
             "a compensation task was reopened or taken over meanwhile"
         ),
         (_, Err(error)) => tracing::warn!(
             reservation_id = %id,
             %bucket,
+            trace_id,
             %error,
+            cause = error.cause().map(tracing::field::display),
             "the end of a compensation task could not be recorded; its lease will end"
         ),
     }

@@ -10,7 +10,7 @@ use seckill_message_bus::{
     placed_scope,
 };
 use seckill_order_store::{DeadLetter, Error, Store};
-use seckill_state_machine::{BucketScope, OrderRequest, TimestampMs};
+use seckill_state_machine::{BucketScope, OrderRequest, TimestampMs, Traceparent};
 
 /// Why a message is parked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,10 +135,10 @@ fn bucket(message: &IncomingMessage, request: Option<&OrderRequest>) -> Option<B
 }
 
 fn log(letter: &DeadLetter, failure: Option<&Error>) {
-    let reservation_id = letter
-        .request
-        .as_ref()
-        .map(|request| tracing::field::display(&request.reservation_id));
+    let request = letter.request.as_ref();
+    let reservation_id = request.map(|request| request.reservation_id.as_str());
+    let traceparent = request.and_then(|request| request.traceparent.as_ref());
+    let trace_id = traceparent.map(Traceparent::trace_id);
     match failure {
         None => tracing::error!(
             reason = letter.reason,
@@ -147,6 +147,7 @@ fn log(letter: &DeadLetter, failure: Option<&Error>) {
             message_id = letter.message_key,
             broker_message_id = letter.broker_message_id,
             reservation_id,
+            trace_id,
             bytes = letter.body.len(),
             "parked a message that cannot be processed"
         ),
@@ -155,6 +156,7 @@ fn log(letter: &DeadLetter, failure: Option<&Error>) {
             message_id = letter.message_key,
             broker_message_id = letter.broker_message_id,
             error = %failure,
+            cause = failure.cause().map(tracing::field::display),
             "a message could not be parked and will come again"
         ),
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use seckill_dead_letters::{Parker, Reason};
 use seckill_order_store::{Decided, Error, Store};
-use seckill_state_machine::OrderRequest;
+use seckill_state_machine::{OrderRequest, Traceparent};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -223,6 +223,7 @@ fn log_failed(batch: &[Work], error: &Error) {
         messages = batch.len(),
         first_reservation_id = %first.request.reservation_id,
         first_bucket = %first.request.bucket,
+        trace_id = first.request.traceparent.as_ref().map(Traceparent::trace_id),
         retry_count = first.message.reconsume_times,
         kind = error.kind().as_str(),
         trouble = ?Trouble::of(error),

@@ -15,6 +15,8 @@ use seckill_settlement::{Discrepancies, Settled, kind, settle_ordered, settle_re
 use seckill_state_machine::{OrderRequest, ReservationStatus};
 use tokio::time::Instant;
 
+use crate::trouble::describe;
+
 /// Settlements of one batch in flight: a batch of 256 takes four rounds, and 16 batches at once stay
 /// below half of the default limit of 2,000 calls in flight.
 const CALLS_IN_FLIGHT: usize = 64;
@@ -123,7 +125,7 @@ impl Settler {
             // The reconciler finds the reservation by its expiry and tries again.
             Err(error) => tracing::warn!(
                 reservation_id = %id,
-                %error,
+                error = %describe(&error),
                 "a compensation task could not be reopened"
             ),
         }

@@ -51,7 +51,7 @@ impl Trouble {
         if sqlstate == LOCK_NOT_AVAILABLE
             || sqlstate == QUERY_CANCELED
             || COLLISION_CLASSES.contains(&class)
-            || matches!(error, Error::TimedOut { .. })
+            || matches!(error, Error::TimedOut { .. } | Error::Interfered { .. })
         {
             return Self::StockRow;
         }

@@ -54,7 +54,7 @@ fn watch_dependencies(ctx: &Context, redis: &Redis, store: &Store, producer: &Pr
     let probe = store.clone();
     ctx.dependency("postgres", true, move || {
         let store = probe.clone();
-        async move { store.check_schema().await }
+        async move { store.check_schema().await.map_err(with_causes) }
     });
     let probe = producer.clone();
     ctx.dependency("broker", true, move || {
@@ -71,7 +71,7 @@ fn start_refresh(ctx: &Context, settings: &Settings, store: &Store, open: &Arc<O
     let (store, open) = (store.clone(), Arc::clone(open));
     ctx.every("scopes", settings.scope_refresh_ms, move || {
         let (store, open) = (store.clone(), Arc::clone(&open));
-        async move { open.refresh(&store).await }
+        async move { open.refresh(&store).await.map_err(with_causes) }
     });
 }
 
@@ -108,7 +108,7 @@ fn start_relay(ctx: &Context, settings: &Settings, relay: Relay) {
     let (relay, stop) = (Arc::new(relay), ctx.shutdown());
     ctx.every("relay", settings.relay_interval_ms, move || {
         let (relay, stop) = (Arc::clone(&relay), stop.clone());
-        async move { relay_all(&relay, &stop).await }
+        async move { relay_all(&relay, &stop).await.map_err(with_causes) }
     });
 }
 
@@ -120,4 +120,9 @@ async fn relay_all(relay: &Relay, stop: &CancellationToken) -> Result<(), StoreE
             return Ok(());
         }
     }
+}
+
+/// What went wrong, down to its cause: a wrong password shows only there.
+fn with_causes(error: StoreError) -> String {
+    format!("{:#}", anyhow::Error::from(error))
 }

@@ -28,10 +28,10 @@ const BUCKETS_AT_ONCE: usize = 8;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Redis did not answer.
-    #[error("{0}")]
+    #[error(transparent)]
     Redis(#[from] RedisError),
     /// PostgreSQL did not answer.
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
 }
 

@@ -26,10 +26,10 @@ const CALLS_IN_FLIGHT: usize = 16;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Redis did not answer.
-    #[error("{0}")]
+    #[error(transparent)]
     Redis(#[from] RedisError),
     /// PostgreSQL did not answer.
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use seckill_lua_scripts::Redis;
-use seckill_order_store::Store;
+use seckill_order_store::{Error as StoreError, Store};
 use seckill_service_kit::Context;
 use tokio::sync::Mutex;
 
@@ -52,7 +52,7 @@ fn start_expiry(ctx: &Context, settings: &Settings, expiry: Expiry) {
     let expiry = Arc::new(Mutex::new(expiry));
     ctx.every("expiry", settings.expiry_interval_ms, move || {
         let expiry = Arc::clone(&expiry);
-        async move { expiry.lock().await.tick().await }
+        async move { Ok::<(), anyhow::Error>(expiry.lock().await.tick().await?) }
     });
 }
 
@@ -60,7 +60,7 @@ fn start_totals(ctx: &Context, settings: &Settings, totals: Totals) {
     let totals = Arc::new(Mutex::new(totals));
     ctx.every("totals", settings.totals_interval_ms, move || {
         let totals = Arc::clone(&totals);
-        async move { totals.lock().await.round().await }
+        async move { Ok::<(), anyhow::Error>(totals.lock().await.round().await?) }
     });
 }
 
@@ -68,7 +68,7 @@ fn start_holders(ctx: &Context, settings: &Settings, holders: Holders) {
     let holders = Arc::new(Mutex::new(holders));
     ctx.every("holders", settings.scan_pause_ms, move || {
         let holders = Arc::clone(&holders);
-        async move { holders.lock().await.step().await }
+        async move { Ok::<(), anyhow::Error>(holders.lock().await.step().await?) }
     });
 }
 
@@ -81,6 +81,11 @@ fn watch_dependencies(ctx: &Context, redis: &Redis, store: &Store) {
     let probe = store.clone();
     ctx.dependency("postgres", true, move || {
         let store = probe.clone();
-        async move { store.check_schema().await }
+        async move { store.check_schema().await.map_err(with_causes) }
     });
+}
+
+/// What went wrong, down to its cause: a wrong password shows only there.
+fn with_causes(error: StoreError) -> String {
+    format!("{:#}", anyhow::Error::from(error))
 }

@@ -23,10 +23,10 @@ const BUCKETS_AT_ONCE: usize = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Redis did not answer.
-    #[error("{0}")]
+    #[error(transparent)]
     Redis(#[from] RedisError),
     /// PostgreSQL did not answer.
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
 }
 

@@ -45,7 +45,12 @@ impl Discrepancies {
             log(discrepancy);
         }
         if let Err(error) = self.record(&found).await {
-            tracing::warn!(%error, found = found.len(), "differences could not be put on record");
+            tracing::warn!(
+                %error,
+                cause = error.cause().map(tracing::field::display),
+                found = found.len(),
+                "differences could not be put on record"
+            );
         }
     }
 

@@ -60,10 +60,12 @@ pub fn compare(sight: &Sight) -> Vec<Difference> {
     let totals = &sight.totals;
     if !totals.is_conserved() {
         let (total, available, sold) = (totals.total, totals.available, totals.sold);
-        let active = totals.active_units;
+        let (active, journal) = (totals.active_units, totals.journal_units);
         note(
             findings::POSTGRES_NOT_CONSERVED,
-            format!("total {total}, available {available}, sold {sold}, active orders {active}"),
+            format!(
+                "total {total}, available {available} (journal {journal}), sold {sold} (orders {active})"
+            ),
         );
     }
     let Some(stock) = sight.after.stock else {
@@ -153,6 +155,7 @@ mod tests {
                 sold,
                 active_units: sold,
                 active_orders: sold,
+                journal_units: 10 - sold as i64,
             },
             after: in_redis,
         }
@@ -203,6 +206,7 @@ mod tests {
         let mut short = sight(redis(6, 4, 0), 4);
         short.totals.total = 11;
         short.totals.available = 7;
+        short.totals.journal_units = 7;
         assert_eq!(kinds(&short), [findings::INITIAL_DIFFERS]);
         let mut oversold = sight(redis(6, 4, 0), 4);
         oversold.totals.active_units = 3;
