@@ -108,6 +108,47 @@ pub async fn set_postgres_stock(sandbox: &Sandbox, sale: &Sale, total: u64) {
     sandbox.database().execute(&change).await;
 }
 
+/// Every state that a sale's reservations have been seen in, in order; looked at every 20 ms until it
+/// is asked for.
+pub struct StateWatch {
+    task: tokio::task::JoinHandle<()>,
+    seen: Arc<Mutex<BTreeMap<String, Vec<String>>>>,
+}
+
+impl StateWatch {
+    /// Begins to look.
+    pub async fn begin(sandbox: &Sandbox, sale: &Sale) -> Self {
+        let mut redis = sandbox.redis().connection().await.unwrap();
+        let pattern = sale.key(0, "resv:*");
+        let seen = Arc::new(Mutex::new(BTreeMap::<String, Vec<String>>::new()));
+        let states = Arc::clone(&seen);
+        let task = tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(Duration::from_millis(20));
+            loop {
+                ticks.tick().await;
+                let keys = redis.call(&["KEYS", &pattern]).await.unwrap().texts();
+                let reads: Vec<_> = keys.iter().map(|key| vec!["HGET", key, "status"]).collect();
+                let now = redis.pipeline(&reads).await.unwrap();
+                let mut seen = states.lock().unwrap();
+                for (key, status) in keys.iter().zip(now) {
+                    let path = seen.entry(key.clone()).or_default();
+                    let status = status.text();
+                    if path.last() != Some(&status) {
+                        path.push(status);
+                    }
+                }
+            }
+        });
+        Self { task, seen }
+    }
+
+    /// The states of each reservation so far.
+    pub fn end(self) -> Vec<Vec<String>> {
+        self.task.abort();
+        self.seen.lock().unwrap().values().cloned().collect()
+    }
+}
+
 /// Whether an answer is the acceptance.
 pub fn is_accepted(code: i32) -> bool {
     code == i32::from(ReserveCode::Accepted)

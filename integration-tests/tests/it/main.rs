@@ -11,7 +11,18 @@
     reason = "a test ends with the first thing that is not as expected"
 )]
 
+mod boot;
 mod harness;
+mod identity;
+mod leaving;
+mod operating;
+mod outage;
+mod poison;
 mod purchase;
 mod released;
+mod replicas;
 mod sandbox;
+mod sending;
+mod settings;
+mod stopping;
+mod versions;

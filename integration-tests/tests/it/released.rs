@@ -156,7 +156,7 @@ async fn assert_losers_are_told(
 }
 
 /// PG-01: an order that another channel made stands in one buyer's way. It is refused once, within
-/// the batch of others that are not.
+/// the batch of others that are not. MQ-07: the consumer's group did not exist when they were sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_from_elsewhere_refuses_one_buyer_of_a_batch() {
     let sandbox = Sandbox::start().await;

@@ -1,0 +1,135 @@
+//! A broker that is away: how often it is tried, and what is sent when it is back.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use seckill_integration_tests::{Plan, Sandbox, Service};
+use seckill_test_support::remoting::answer_sends_with;
+use seckill_test_support::{Content, Mode, ServiceProcess, eventually};
+
+use crate::harness::{
+    SETTLES, SOON, SendLog, all_reach, buy_many, message_id, orders, reservations,
+};
+
+/// The broker's answer when it takes no more messages.
+const SYSTEM_BUSY: i32 = 2;
+
+/// Seconds of processor time that a process has used, by the kernel's clock of 100 ticks a second.
+fn cpu_seconds(process: &ServiceProcess) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap();
+    // The name in parentheses may contain blanks; user and system time are 12 and 13 after it.
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    let ticks = |at: usize| -> f64 { fields[at].parse().unwrap() };
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+/// OBX-06: while the broker refuses, attempts grow rarer, the due times move forward and the scanner
+/// idles; then everything is sent, also after a broker that was not there at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_grow_rarer_and_everything_is_sent_after_the_outage() {
+    const PENDING: usize = 100;
+    const OUTAGE: Duration = Duration::from_secs(15);
+    let sandbox = Sandbox::builder()
+        .broker_proxy()
+        .env("SECKILL_OUTBOX_SCANNER_BACKOFF_FIRST_MS", 400)
+        .env("SECKILL_OUTBOX_SCANNER_BACKOFF_MAX_MS", 4_000)
+        .start()
+        .await;
+    let sale = sandbox
+        .open(&Plan::new(1_000).term("reservation-ttl-ms", 60_000))
+        .await;
+    let (front, scanner) = tokio::join!(sandbox.run(Service::Front), sandbox.run(Service::Scanner));
+    let client = sandbox.client(&front);
+    let refusing = answer_sends_with(SYSTEM_BUSY, false);
+    let sends = SendLog::record_and(sandbox.broker_proxy(), refusing);
+    let bought = buy_many(&client, &sale, "u", PENDING).await;
+    let (began, cpu) = (Instant::now(), cpu_seconds(&scanner));
+    tokio::time::sleep(OUTAGE).await;
+    let busy = (cpu_seconds(&scanner) - cpu) / began.elapsed().as_secs_f64();
+    assert!(busy < 0.3, "the scanner kept {busy:.2} of a processor busy");
+
+    let attempts = reservations(&sandbox, &sale).await;
+    for id in bought.values() {
+        let times = sends.times(&message_id(id));
+        assert_rarer(&times);
+        let counted: usize = attempts[id]["send_attempts"].parse().unwrap();
+        assert!(
+            (3..=10).contains(&counted),
+            "{id} was tried {counted} times"
+        );
+    }
+    let overdue = due_times(&sandbox, &sale.key(0, "send_pending")).await;
+    assert_eq!(overdue.len(), PENDING);
+
+    // Now nobody listens at all, as when the broker's machine is gone.
+    sandbox.broker_proxy().set_mode(Mode::Refuse);
+    let later = eventually(SOON, "due times move on", async || {
+        let now = due_times(&sandbox, &sale.key(0, "send_pending")).await;
+        let moved = overdue
+            .iter()
+            .all(|(id, due)| now.get(id).is_some_and(|next| next > due));
+        if moved {
+            Ok(now)
+        } else {
+            Err("some stand still")
+        }
+    })
+    .await;
+    assert_eq!(later.len(), PENDING);
+    sandbox.broker_proxy().clear_hook();
+    sandbox.broker_proxy().set_mode(Mode::Forward);
+    let healed = Instant::now();
+    all_reach(&sandbox, &sale, "ENQUEUED", PENDING).await;
+    let drained = healed.elapsed();
+    assert!(
+        drained < Duration::from_secs(30),
+        "sent only after {drained:?}"
+    );
+
+    let (consumer, compensation) = tokio::join!(
+        sandbox.run(Service::Consumer),
+        sandbox.run(Service::Compensation)
+    );
+    sandbox.assert_settles_consistent(SETTLES).await;
+    assert_eq!(
+        orders(&sandbox, &sale).await,
+        i64::try_from(PENDING).unwrap()
+    );
+    for service in [&front, &scanner, &consumer, &compensation] {
+        service.stop(SOON).await;
+    }
+}
+
+/// Each wait is longer than the one before, up to the cap of four seconds and its jitter.
+fn assert_rarer(times: &[Instant]) {
+    // The client repeats a send that the broker refuses once by itself, within milliseconds.
+    let mut attempts = times.to_vec();
+    attempts.dedup_by(|later, first| *later - *first < Duration::from_millis(100));
+    let waits: Vec<f64> = attempts
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]).as_secs_f64())
+        .collect();
+    assert!(waits.len() <= 10, "{} attempts: {waits:?}", attempts.len());
+    // The first wait is the front's own, before the scanner's schedule begins.
+    let scheduled = waits.get(1..).unwrap_or_default();
+    for pair in scheduled.windows(2) {
+        assert!(pair[1] > pair[0].min(3.0) * 0.85, "{waits:?}");
+    }
+    let longest = scheduled.iter().copied().fold(0.0, f64::max);
+    assert!(longest > 2.0, "{waits:?}");
+}
+
+async fn due_times(sandbox: &Sandbox, key: &str) -> BTreeMap<String, i64> {
+    match sandbox.dump().await.get(key) {
+        Some(Content::SortedSet(members)) => members
+            .iter()
+            .map(|(id, score)| (id.clone(), score.parse().unwrap()))
+            .collect(),
+        _ => BTreeMap::new(),
+    }
+}

@@ -1,0 +1,181 @@
+//! Sends that get lost, that are answered late or not at all, and who makes up for them.
+
+use std::time::Duration;
+
+use seckill_integration_tests::{Plan, Sandbox, Service};
+use seckill_test_support::remoting::{
+    FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE, answer_sends_with,
+};
+use seckill_test_support::{Content, Dir, Mode, TestStack, eventually};
+
+use crate::harness::{
+    SETTLES, SOON, SendLog, StateWatch, all_reach, buy_many, message_id, orders, tally,
+};
+
+/// OBX-01: the front dies between the script and the broker's answer. The scanner alone sends what
+/// was accepted, under the ids that the front had used.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_fronts_reservations_are_sent_by_the_scanner() {
+    let sandbox = Sandbox::builder().broker_proxy().start().await;
+    let sale = sandbox.open(&Plan::new(100)).await;
+    let front = sandbox.run(Service::Front).await;
+    front.allow_errors("");
+    let sends = SendLog::record(sandbox.broker_proxy());
+    sandbox
+        .broker_proxy()
+        .set_mode(Mode::Swallow(Dir::ToServer));
+    let client = sandbox.client(&front);
+    let bought = buy_many(&client, &sale, "u", 30).await;
+    eventually(SOON, "the front's first sends", async || {
+        let tried = |id: &String| !sends.times(&message_id(id)).is_empty();
+        let missing = bought.values().filter(|id| !tried(id)).count();
+        if missing == 0 {
+            Ok(())
+        } else {
+            Err(format!("{missing} not tried"))
+        }
+    })
+    .await;
+    front.kill();
+    let states = tally(&sandbox, &sale).await;
+    assert!(!states.contains_key("ENQUEUED"), "{states:?}");
+    sandbox.broker_proxy().set_mode(Mode::Forward);
+
+    let scanner = sandbox.run(Service::Scanner).await;
+    all_reach(&sandbox, &sale, "ENQUEUED", 30).await;
+    for id in bought.values() {
+        assert!(
+            sends.times(&message_id(id)).len() >= 2,
+            "{id} was sent again"
+        );
+    }
+    let (consumer, compensation) = tokio::join!(
+        sandbox.run(Service::Consumer),
+        sandbox.run(Service::Compensation)
+    );
+    sandbox.assert_settles_consistent(SETTLES).await;
+    assert_eq!(orders(&sandbox, &sale).await, 30);
+    let inbox = sandbox
+        .database()
+        .texts("SELECT message_id FROM inbox")
+        .await;
+    let mut expected: Vec<_> = bought.values().map(|id| vec![message_id(id)]).collect();
+    expected.sort();
+    let mut found = inbox;
+    found.retain(|row| row[0].starts_with("reserve-order:"));
+    found.sort();
+    assert_eq!(found, expected);
+    for service in [&scanner, &consumer, &compensation] {
+        service.stop(SOON).await;
+    }
+}
+
+/// MQ-03: the broker answers with a status that is neither an error nor OK, and the message is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_that_is_not_plainly_ok_is_repeated() {
+    const STATUSES: [i32; 3] = [FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE];
+    let sandbox = Sandbox::builder().broker_proxy().start().await;
+    let services = sandbox.run_all().await;
+    let client = sandbox.client(&services.front);
+    for status in STATUSES {
+        let sale = sandbox.open(&Plan::new(10)).await;
+        let lost = answer_sends_with(status, false);
+        let sends = SendLog::record_and(sandbox.broker_proxy(), lost);
+        let bought = buy_many(&client, &sale, &format!("u{status}"), 5).await;
+        all_reach(&sandbox, &sale, "SEND_UNKNOWN", 5).await;
+        let pending = sandbox
+            .dump()
+            .await
+            .get(&sale.key(0, "send_pending"))
+            .cloned();
+        let Some(Content::SortedSet(pending)) = pending else {
+            panic!("nothing waits to be sent again: {pending:?}");
+        };
+        assert!(
+            bought.values().all(|id| pending.contains_key(id)),
+            "{pending:?}"
+        );
+        for id in bought.values() {
+            assert!(!sends.times(&message_id(id)).is_empty());
+        }
+
+        let sends = SendLog::record(sandbox.broker_proxy());
+        all_reach(&sandbox, &sale, "ORDER_CREATED", 5).await;
+        for id in bought.values() {
+            assert!(
+                !sends.times(&message_id(id)).is_empty(),
+                "{id} under the same id"
+            );
+        }
+        assert_eq!(orders(&sandbox, &sale).await, 5);
+    }
+    sandbox.assert_settles_consistent(SETTLES).await;
+}
+
+/// MQ-10: messages are stored at once, and their answers reach the front late: within the send's
+/// time limit, and beyond it. The consumer, which is not slowed down, is always first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_faster_than_the_fronts_bookkeeping_wins() {
+    const USERS: usize = 200;
+    let sandbox = Sandbox::builder().broker_proxy().start().await;
+    let past_the_proxy = |service| {
+        let namesrv = TestStack::shared().namesrv();
+        sandbox
+            .service(service)
+            .env("SECKILL_ROCKETMQ_NAMESRV", namesrv)
+    };
+    let (consumer, compensation) = (
+        past_the_proxy(Service::Consumer),
+        past_the_proxy(Service::Compensation),
+    );
+    let (front, scanner, consumer, compensation, reconciler) = tokio::join!(
+        sandbox.run(Service::Front),
+        sandbox.run(Service::Scanner),
+        consumer.start(),
+        compensation.start(),
+        sandbox.run(Service::Reconciler),
+    );
+    let client = sandbox.client(&front);
+    // A first message, so that the consumer's queues are shared out.
+    let warm = sandbox.open(&Plan::new(1)).await;
+    client.buy(&warm, "warm", "warm").await;
+    all_reach(&sandbox, &warm, "ORDER_CREATED", 1).await;
+
+    // The limit of a send is two seconds here.
+    for (name, late, sends_max) in [("late", 1_000, 1), ("unknown", 3_000, 3)] {
+        let sale = sandbox.open(&Plan::new(1_000)).await;
+        let sends = SendLog::record(sandbox.broker_proxy());
+        let late = Duration::from_millis(late);
+        sandbox
+            .broker_proxy()
+            .set_mode(Mode::Delay(late, Dir::ToClient));
+        let watch = StateWatch::begin(&sandbox, &sale).await;
+        let bought = buy_many(&client, &sale, name, USERS).await;
+        all_reach(&sandbox, &sale, "ORDER_CREATED", USERS).await;
+        // The front's record of each send comes only now.
+        for id in bought.values() {
+            let times = sends.times(&message_id(id)).len();
+            assert!((1..=sends_max).contains(&times), "{name}: {times} sends");
+        }
+        tokio::time::sleep(late).await;
+        sandbox.broker_proxy().set_mode(Mode::Forward);
+        sandbox.settle(SETTLES).await;
+        let paths = watch.end();
+        assert_eq!(paths.len(), USERS);
+        for path in paths {
+            let (last, before) = path.split_last().unwrap();
+            assert_eq!(last, "ORDER_CREATED", "{name}: {path:?}");
+            let allowed =
+                |state: &String| ["RESERVED", "SEND_UNKNOWN", "ENQUEUED"].contains(&state.as_str());
+            assert!(before.iter().all(allowed), "{name}: {path:?}");
+        }
+        assert_eq!(orders(&sandbox, &sale).await, i64::try_from(USERS).unwrap());
+    }
+    sandbox.assert_settles_consistent(SETTLES).await;
+    let inbox = "SELECT count(*) FROM inbox WHERE message_id LIKE 'reserve-order:%'";
+    let once = i64::try_from(2 * USERS + 1).unwrap();
+    assert_eq!(sandbox.database().number(inbox).await, once);
+    for service in [&front, &scanner, &consumer, &compensation, &reconciler] {
+        service.stop(SOON).await;
+    }
+}
