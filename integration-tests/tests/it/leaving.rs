@@ -34,7 +34,7 @@ async fn what_callers_who_left_have_taken_becomes_orders() {
     for first in (0..CALLS).step_by(PER_CONNECTION) {
         // Every other group hangs up at once, the others cancel call by call.
         let client = FrontClient::connect(address);
-        let hangs_up = (first / PER_CONNECTION) % 2 == 0;
+        let hangs_up = (first / PER_CONNECTION).is_multiple_of(2);
         let calls = (first..first + PER_CONNECTION).map(async |number| {
             let user = format!("u-{number}");
             let leaves = moment(if hangs_up { first } else { number });

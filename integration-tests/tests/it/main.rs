@@ -7,7 +7,6 @@
 #![recursion_limit = "512"]
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
     reason = "a test ends with the first thing that is not as expected"
 )]
 

@@ -55,48 +55,14 @@ async fn refused_units_come_back_on_sale() {
     }
     services.consumer.resume();
 
-    let tag = bucket(&sandbox, &sale, 0).await.tag;
-    for _ in 0..2 {
-        let announced = tokio::time::timeout(SOON, broadcasts.recv()).await;
-        assert_eq!(
-            announced.expect("a broadcast").as_deref(),
-            Some(tag.as_str())
-        );
-    }
-    eventually(SOON, "two orders and two releases", async || {
-        let now = tally(&sandbox, &sale).await;
-        let wanted = [("ORDER_CREATED".to_owned(), 2), ("RELEASED".to_owned(), 2)];
-        if now == wanted.into() {
-            Ok(())
-        } else {
-            Err(format!("{now:?}"))
-        }
-    })
-    .await;
-    let state = bucket(&sandbox, &sale, 0).await;
-    assert_eq!(
-        (&*state.stock["available"], &*state.stock["reserved"]),
-        ("2", "2")
-    );
-    assert_eq!(state.stock["released_total"], "2");
-    assert_eq!(
-        state.markers.len(),
-        2,
-        "only orders keep their buyers' markers"
-    );
-    let exists = sandbox
-        .redis()
-        .cli(&["EXISTS", &sale.key(0, "soldout")])
-        .await;
-    assert_eq!(exists.int(), 0, "the sold-out mark is gone");
-
+    assert_two_come_back(&sandbox, &sale, &mut broadcasts).await;
     let loser = assert_losers_are_told(&sandbox, &sale, &client, &bought).await;
     set_postgres_stock(&sandbox, &sale, 4).await;
     // Both fronts had seen the sale sold out, and sell again at once.
     for (client, user) in [(&client, loser.as_str()), (&other, "stranger")] {
         let request = format!("second-{user}");
         eventually(Duration::from_secs(2), "a unit on sale", async || {
-            let answer = client.repeat(&sale, user, &request).await.unwrap();
+            let answer = client.reserve(&sale, user, &request).await.unwrap();
             if is_accepted(answer.code) {
                 Ok(())
             } else {
@@ -115,6 +81,45 @@ async fn refused_units_come_back_on_sale() {
     );
     let audit = sandbox.audit(&sale, &["--require-settled"]).await;
     assert_eq!(audit.code, Some(0), "{audit:?}");
+}
+
+/// Two units are announced and back on sale, and nobody but the two with orders is marked.
+async fn assert_two_come_back(
+    sandbox: &Sandbox,
+    sale: &Sale,
+    broadcasts: &mut mpsc::UnboundedReceiver<String>,
+) {
+    let tag = bucket(sandbox, sale, 0).await.tag;
+    for _ in 0..2 {
+        let announced = tokio::time::timeout(SOON, broadcasts.recv()).await;
+        assert_eq!(announced.unwrap().as_deref(), Some(tag.as_str()));
+    }
+    eventually(SOON, "two orders and two releases", async || {
+        let now = tally(sandbox, sale).await;
+        let wanted = [("ORDER_CREATED".to_owned(), 2), ("RELEASED".to_owned(), 2)];
+        if now == wanted.into() {
+            Ok(())
+        } else {
+            Err(format!("{now:?}"))
+        }
+    })
+    .await;
+    let state = bucket(sandbox, sale, 0).await;
+    assert_eq!(
+        (&*state.stock["available"], &*state.stock["reserved"]),
+        ("2", "2")
+    );
+    assert_eq!(state.stock["released_total"], "2");
+    assert_eq!(
+        state.markers.len(),
+        2,
+        "only orders keep their buyers' markers"
+    );
+    let exists = sandbox
+        .redis()
+        .cli(&["EXISTS", &sale.key(0, "soldout")])
+        .await;
+    assert_eq!(exists.int(), 0, "the sold-out mark is gone");
 }
 
 /// BIZ-03: whoever was refused learns it from a repeat and from a query; returns one of them.
