@@ -3,14 +3,10 @@
 //! The library's own task ends for good on some errors, and does not notice a peer that accepts bytes
 //! and never answers while the socket is blocked. One supervisor per connection starts it again.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fred::clients::Client;
-use fred::clients::WithOptions;
+use fred::clients::{Client, WithOptions};
 use fred::interfaces::{ClientLike, EventInterface};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
@@ -134,9 +130,10 @@ impl Supervisor {
                     Err(RecvError::Closed) => return,
                 },
                 _ = heartbeat.tick() => {
-                    if !self.client.is_connected() {
-                        last_answer = Instant::now();
-                    } else if self.client.ping::<()>(None).await.is_ok() {
+                    // While it is down the library reconnects by itself, so that is no stall.
+                    let fine = !self.client.is_connected()
+                        || self.client.ping::<()>(None).await.is_ok();
+                    if fine {
                         last_answer = Instant::now();
                     } else if last_answer.elapsed() > self.unresponsive_after * STALLS_MAX + HEARTBEAT {
                         return;

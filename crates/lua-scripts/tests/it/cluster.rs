@@ -34,7 +34,8 @@ async fn every_script_works_on_a_cluster() {
     redis.quit().await;
 }
 
-async fn one_life(redis: &Redis, keys: &BucketKeys) {
+/// Preheats and opens a bucket with two units; answers the server's clock.
+async fn open(redis: &Redis, keys: &BucketKeys) -> i64 {
     let now = redis.server_time(keys).await.unwrap().get();
     let settings = ActivitySettings {
         scope: scope(),
@@ -55,11 +56,16 @@ async fn one_life(redis: &Redis, keys: &BucketKeys) {
         now_override: None,
     };
     redis.preheat_bucket(&preheat).await.unwrap();
-    let open = SetActivityState {
+    let active = SetActivityState {
         keys,
         state: ActivityState::Active,
     };
-    redis.set_activity_state(&open).await.unwrap();
+    redis.set_activity_state(&active).await.unwrap();
+    now
+}
+
+async fn one_life(redis: &Redis, keys: &BucketKeys) {
+    let now = open(redis, keys).await;
     for buyer in ["u1", "u2"] {
         assert_eq!(reserve(redis, keys, buyer).await, ReserveCode::Accepted);
     }

@@ -1,5 +1,11 @@
 //! The scripts and their client against real servers.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "all of this is test code; outside of test functions the lints' own exception ends"
+)]
+
 mod client;
 mod cluster;
 mod codes;
@@ -8,5 +14,6 @@ mod differential;
 mod faults;
 mod model;
 mod refusals;
+mod releases;
 mod transitions;
 mod world;

@@ -34,6 +34,8 @@ pub enum Damage {
     /// A time relative to the sale's start.
     TimeField(&'static str, i64),
     FieldLost(&'static str),
+    /// Counters that add up: units in all, and units left.
+    Counters(u32, u32),
     Member(usize, i64),
 }
 
@@ -119,6 +121,20 @@ impl Damage {
                     key,
                     field,
                     &(starts + offset).to_string(),
+                ])]
+            }
+            Self::Counters(initial, available) => {
+                let reserved = (initial - available).to_string();
+                let (initial, available) = (initial.to_string(), available.to_string());
+                vec![command(&[
+                    "HSET",
+                    key,
+                    "initial",
+                    &initial,
+                    "available",
+                    &available,
+                    "reserved",
+                    &reserved,
                 ])]
             }
             Self::FieldLost(field) => vec![command(&["HDEL", key, field])],
@@ -212,6 +228,7 @@ fn meta_damage() -> impl Strategy<Value = Damage> {
 
 fn stock_damage() -> impl Strategy<Value = Damage> {
     prop_oneof![
+        5 => (0_u32..3).prop_map(|available| Damage::Counters(4, available)),
         4 => (select(STOCK.to_vec()), texts(JUNK)).prop_map(|(f, v)| Damage::Field(f, v)),
         1 => select(STOCK.to_vec()).prop_map(Damage::FieldLost),
     ]
@@ -243,9 +260,7 @@ fn reservation_damage() -> impl Strategy<Value = Damage> {
 }
 
 fn remembered_damage() -> impl Strategy<Value = (usize, Damage)> {
-    let own = "u0xq0";
     let good = crate::world::derived("u0", "q0");
-    assert_eq!(own.len(), 5);
     let accepted = format!("0|{good}|3|QUEUED|u0|1");
     let held = format!("10|{good}|3||u1|1");
     let mut words: Vec<String> = [
@@ -305,6 +320,7 @@ fn fault() -> impl Strategy<Value = Op> {
             .prop_map(|(target, damage)| Op::Fault(Place::Reservation(target), damage)),
         3 => remembered_damage().prop_map(|(i, damage)| Op::Fault(Place::Requests(i), damage)),
         3 => any_place().prop_map(|place| Op::Fault(place, Damage::Lost)),
+        2 => Just(Op::Fault(Place::SendPending, Damage::Lost)),
         2 => (any_place(), 0_usize..4).prop_map(|(p, kind)| Op::Fault(p, Damage::WrongType(kind))),
         2 => (0_usize..3, marker_text())
             .prop_map(|(user, text)| Op::Fault(Place::Marker(user), Damage::Text(text))),
@@ -319,7 +335,7 @@ fn reserve() -> impl Strategy<Value = Op> {
     let amounts = (
         prop_oneof![6 => Just(1_u32), 1 => Just(2), 1 => Just(3)],
         prop_oneof![1 => Just(1_u32), 5 => Just(3)],
-        prop_oneof![8 => Just(10_000_i64), 1 => select(vec![-1, 0, 1, 90_000, 95_000])],
+        prop_oneof![8 => Just(10_000_i64), 2 => select(vec![-1, 0, 1, 90_000, 94_999, 95_000])],
         prop_oneof![8 => Just(2_000_i64), 1 => select(vec![-1, 0])],
         prop_oneof![4 => Just(4_096_u32), 1 => Just(0), 1 => Just(1)],
     );
@@ -341,21 +357,22 @@ fn reserve() -> impl Strategy<Value = Op> {
     })
 }
 
+/// Every state, and more often the one that puts a reservation back into the send index.
+fn steps_to() -> impl Strategy<Value = ReservationStatus> {
+    prop_oneof![
+        3 => select(ReservationStatus::ALL.to_vec()),
+        1 => Just(ReservationStatus::SendUnknown),
+    ]
+}
+
 fn step() -> impl Strategy<Value = Op> {
     let retry = prop_oneof![4 => Just(Some(77_i64)), 1 => Just(None), 1 => Just(Some(0))];
     let ids = (
         prop_oneof![4 => Just(1_u8), 2 => Just(0), 1 => Just(2)],
         0_u8..3,
     );
-    (
-        target(),
-        select(ReservationStatus::ALL.to_vec()),
-        retry,
-        ids,
-        any::<bool>(),
-        instant(),
-    )
-        .prop_map(|(target, to, retry, ids, error, at)| Op::Transition {
+    (target(), steps_to(), retry, ids, any::<bool>(), instant()).prop_map(
+        |(target, to, retry, ids, error, at)| Op::Transition {
             target,
             to,
             retry,
@@ -363,7 +380,8 @@ fn step() -> impl Strategy<Value = Op> {
             order: ids.1,
             error,
             at,
-        })
+        },
+    )
 }
 
 fn operation() -> impl Strategy<Value = Op> {

@@ -85,7 +85,7 @@ pub fn remove_member(dump: &mut Dump, key: &str, member: &str) {
 pub fn number(text: Option<&String>) -> Option<i64> {
     let text = text?;
     let value: i64 = text.parse().ok()?;
-    (value >= 0 && value < 1_000_000_000_000_000 && value.to_string() == *text).then_some(value)
+    ((0..1_000_000_000_000_000).contains(&value) && value.to_string() == *text).then_some(value)
 }
 
 /// Whether any key of the bucket holds something of another type than it should.
