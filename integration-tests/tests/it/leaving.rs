@@ -43,6 +43,10 @@ async fn what_callers_who_left_have_taken_becomes_orders() {
         join_all(calls).await;
     }
     sandbox.redis_proxy().set_mode(Mode::Forward);
+    // No connection is left in a state that harms the next buyer.
+    FrontClient::connect(address)
+        .buy(&sale, "next", "next")
+        .await;
     sandbox.assert_settles_consistent(SETTLES).await;
     let held = bucket(&sandbox, &sale, 0).await;
     let ordered = orders(&sandbox, &sale).await;

@@ -123,8 +123,9 @@ async fn end_in_time(service: &ServiceProcess) {
     eprintln!("{} ended after {took:?}", service.name());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_service_ends_under_load_and_nothing_is_lost() {
+/// Ends each service in turn while buyers go on, starts it again, and proves in the end that every
+/// purchase which was accepted is an order.
+async fn in_turn_under_load(end: impl AsyncFn(&ServiceProcess)) {
     let sandbox = Sandbox::start().await;
     let sale = sandbox.open(&Plan::new(100_000)).await;
     let services = sandbox.run_all().await;
@@ -132,36 +133,45 @@ async fn every_service_ends_under_load_and_nothing_is_lost() {
     load.accepted_beyond(200).await;
 
     let mut restarted = Vec::new();
-    let others = [
+    let workers = [
         services.scanner,
         services.consumer,
         services.compensation,
         services.reconciler,
     ];
-    for service in others {
-        end_in_time(&service).await;
+    for service in workers {
+        end(&service).await;
         let before = load.book.accepted().len();
         restarted.push(service.restart().await);
         load.accepted_beyond(before + 100).await;
     }
     let faults = load.faults.load(Ordering::Relaxed);
     assert_eq!(faults, 0, "nobody but the front is in a caller's way");
-    end_in_time(&services.front).await;
+    end(&services.front).await;
     let front = services.front.restart().await;
     let before = load.book.accepted().len();
     load.go_through(sandbox.client(&front));
     load.accepted_beyond(before + 200).await;
     let accepted = load.end().await;
     sandbox.assert_settles_consistent(SETTLES).await;
-    assert_eq!(
-        orders(&sandbox, &sale).await,
-        i64::try_from(accepted).unwrap()
-    );
+    let ordered = orders(&sandbox, &sale).await;
+    assert_eq!(ordered, i64::try_from(accepted).unwrap());
     let audit = sandbox.audit(&sale, &["--require-settled"]).await;
     assert_eq!(audit.code, Some(0), "{audit:?}");
     for service in restarted.iter().chain([&front]) {
         service.stop(SOON).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_service_ends_under_load_and_nothing_is_lost() {
+    in_turn_under_load(end_in_time).await;
+}
+
+/// SIGKILL at whatever instant it comes; callers of the front repeat what got no answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_service_is_killed_under_load_and_nothing_is_lost() {
+    in_turn_under_load(async |service| service.kill()).await;
 }
 
 /// The first signal begins a drain that would take a minute; the second ends it.
