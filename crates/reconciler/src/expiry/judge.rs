@@ -110,6 +110,7 @@ mod tests {
             kind,
             reason: reason.map(str::to_owned),
             order: order.map(|state| (OrderId::parse("o1").unwrap(), state)),
+            reserved_at_ms: TimestampMs::new(1),
             decided_at_ms: TimestampMs::new(1),
             traceparent: None,
         }
