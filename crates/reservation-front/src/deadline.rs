@@ -9,8 +9,9 @@ pub(crate) const GRPC_TIMEOUT: &str = "grpc-timeout";
 
 /// The answer leaves this much before the caller's deadline, so that the caller gets the answer and
 /// not a bare time-out, which both gRPC sides report as `CANCELLED`. Covers a round trip inside a
-/// data centre, and the timers' grain.
-const MARGIN_MAX: Duration = Duration::from_millis(25);
+/// data centre and a scheduler under load; an answer of Redis takes a few milliseconds, so hardly any
+/// call needs the last tenth of its time.
+const MARGIN_MAX: Duration = Duration::from_millis(50);
 
 /// Digits that the gRPC specification allows in a time limit.
 const TIMEOUT_DIGITS_MAX: usize = 8;
@@ -85,7 +86,7 @@ mod tests {
         let millis = |ms| Some(Duration::from_millis(ms));
         assert_eq!(budget(None, OWN), OWN);
         assert_eq!(budget(millis(10_000), OWN), OWN);
-        assert_eq!(budget(millis(300), OWN), Duration::from_millis(275));
+        assert_eq!(budget(millis(300), OWN), Duration::from_millis(270));
         assert_eq!(budget(millis(10), OWN), Duration::from_millis(9));
         assert_eq!(budget(millis(0), OWN), Duration::ZERO);
     }

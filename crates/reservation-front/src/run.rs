@@ -96,7 +96,7 @@ fn watch_dependencies(ctx: &Context, redis: &Redis, store: &Store, producer: &Pr
         async move { store.check_schema().await }
     });
     let probed = producer.clone();
-    ctx.dependency("rocketmq", false, move || {
+    ctx.dependency("broker", false, move || {
         let producer = probed.clone();
         async move {
             if producer.is_ready(Topic::OrderRequest).await {

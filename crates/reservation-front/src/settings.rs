@@ -35,7 +35,7 @@ const LISTEN: &str = "--listen (SECKILL_FRONT_LISTEN)";
 pub struct FrontSettings {
     /// Address to serve gRPC on; port 0 takes any free one
     ///
-    /// Without it the front serves on the first address of SECKILL_FRONT_ADDR, which clients dial,
+    /// Without it the front serves on the first address of `SECKILL_FRONT_ADDR`, which clients dial,
     /// and on any free port of the loopback interface when that is not given either.
     #[arg(long, env = "SECKILL_FRONT_LISTEN", value_name = "ADDR")]
     pub listen: Option<SocketAddr>,

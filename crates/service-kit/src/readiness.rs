@@ -24,6 +24,23 @@ const FAILURES_TO_DOWN: u32 = 2;
 /// The longest text kept of a failure.
 const MESSAGE_BYTES_MAX: usize = 300;
 
+/// The settings that lead to the usual dependencies, so that a report of a wrong password or a missing
+/// schema says what to change.
+const SETTINGS: [(&str, &str); 3] = [
+    ("redis", "SECKILL_REDIS_URL"),
+    ("postgres", "SECKILL_DATABASE_URL"),
+    ("broker", "SECKILL_ROCKETMQ_NAMESRV"),
+];
+
+/// A failure with the setting to look at, bounded.
+fn describe(name: &str, failure: &str) -> String {
+    let failure = seckill_telemetry::clip(failure, MESSAGE_BYTES_MAX);
+    match SETTINGS.iter().find(|(dependency, _)| *dependency == name) {
+        Some((_, setting)) => format!("{failure} (see {setting})"),
+        None => failure,
+    }
+}
+
 /// One dependency.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DependencyState {
@@ -92,7 +109,7 @@ impl DependencyState {
                     Change::Up
                 }
             }
-            Err(message) => self.failed(seckill_telemetry::clip(&message, MESSAGE_BYTES_MAX)),
+            Err(message) => self.failed(message),
         }
     }
 
@@ -148,7 +165,7 @@ impl Context {
             let Some(state) = readiness.dependencies.get_mut(name) else {
                 return false;
             };
-            let change = state.answered(answer);
+            let change = state.answered(answer.map_err(|failure| describe(name, &failure)));
             match change {
                 Change::None => {}
                 Change::Up => info!(dependency = name, "dependency is up"),
@@ -192,6 +209,14 @@ mod tests {
             Change::Reason
         );
         assert_eq!(state.message, "wrong password");
+    }
+
+    #[test]
+    fn a_failure_names_the_setting_and_is_bounded() {
+        let told = describe("postgres", &"x".repeat(10_000));
+        assert!(told.ends_with("(see SECKILL_DATABASE_URL)"));
+        assert!(told.len() < 400);
+        assert_eq!(describe("sidecar", "away"), "away");
     }
 
     #[test]

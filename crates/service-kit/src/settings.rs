@@ -50,8 +50,9 @@ impl Refusal {
 }
 
 pub(crate) fn read<S: Parser>(arguments: Vec<OsString>) -> Result<Parsed<S>, Refusal> {
-    let command = without_empty_variables(S::command());
-    let known = command.clone();
+    // The whole command names settings, also those whose variable is empty and therefore ignored.
+    let known = S::command();
+    let command = without_empty_variables(known.clone());
     let refuse = |error: clap::Error| refusal(&known, &error);
     let mut matches = command.try_get_matches_from(arguments).map_err(refuse)?;
     let description = describe(&known, &matches);

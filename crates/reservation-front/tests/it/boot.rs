@@ -59,7 +59,7 @@ async fn health_is_told_for_each_dependency_and_over_all() {
         ("seckill.v1.ReservationService", ServingStatus::Serving),
         ("redis", ServingStatus::Serving),
         ("postgres", ServingStatus::NotServing),
-        ("rocketmq", ServingStatus::NotServing),
+        ("broker", ServingStatus::NotServing),
     ];
     for (service, expected) in serving {
         assert_eq!(status(service).await.unwrap(), expected, "{service}");

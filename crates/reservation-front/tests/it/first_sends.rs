@@ -7,7 +7,9 @@ use seckill_lua_scripts::Index;
 use seckill_message_bus::{Admin, BusConfig, BusRuntime};
 use seckill_proto::v1::ReserveCode;
 use seckill_state_machine::{ReservationId, ReservationStatus};
-use seckill_test_support::{MqNamespace, NamesrvProxy, PrivateRedis, TestStack, eventually};
+use seckill_test_support::{
+    Dir, Mode, MqNamespace, NamesrvProxy, PrivateRedis, TestStack, eventually,
+};
 
 use crate::harness::{PATIENCE, Sale, drive, front, settings};
 
@@ -140,7 +142,6 @@ fn a_send_whose_answer_is_late_is_unknown_and_never_lost() {
             .env("SECKILL_ROCKETMQ_SEND_TIMEOUT_MS", 500)
             .start()
             .await;
-        use seckill_test_support::{Dir, Mode};
         proxy.broker().set_mode(Mode::Swallow(Dir::ToClient));
         let ids = accepted_ids(&sale, &front, 200).await;
         eventually(PATIENCE, "every send is known to be unknown", async || {

@@ -24,7 +24,7 @@ async fn callers_who_leave_stop_nothing_half_way() {
     for first in (0..CALLS).step_by(PER_CONNECTION) {
         // Every other group loses its whole connection, the others cancel call by call.
         let connection = client(&front).await;
-        let drop_connection = (first / PER_CONNECTION) % 2 == 0;
+        let drop_connection = (first / PER_CONNECTION).is_multiple_of(2);
         let group_leaves = Duration::from_millis(rand::rng().random_range(0..60));
         let calls = (first..first + PER_CONNECTION).map(|n| {
             let mut client = connection.clone();

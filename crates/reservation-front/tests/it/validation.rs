@@ -9,6 +9,9 @@ use tonic_types::StatusExt;
 
 use crate::harness::{Sale, client, find, front, reserve, settings};
 
+/// Picks one field of a call.
+type Field = fn(&mut ReserveRequest) -> &mut String;
+
 fn bad_fields(status: &Status) -> Vec<String> {
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
     let details = status.get_error_details();
@@ -45,7 +48,7 @@ async fn hostile_ids_are_refused_field_by_field_and_leave_no_trace() {
         "用户",
     ];
     for text in hostile {
-        let fields: [(&str, fn(&mut ReserveRequest) -> &mut String); 4] = [
+        let fields: [(&str, Field); 4] = [
             ("activity_id", |call| &mut call.activity_id),
             ("sku_id", |call| &mut call.sku_id),
             ("user_id", |call| &mut call.user_id),
