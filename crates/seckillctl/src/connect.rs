@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use seckill_activity_control::Control;
+use seckill_activity_control::{Control, Expiries};
 use seckill_lua_scripts::Redis;
 use seckill_message_bus::{Admin, BusRuntime};
 use seckill_order_store::{ErrorKind as StoreErrorKind, Store};
@@ -75,14 +75,29 @@ pub async fn store(args: &PostgresArgs, patience: PatienceArgs) -> anyhow::Resul
     Ok(store)
 }
 
+impl StoreArgs {
+    /// Opens the audit's connection to Redis; the server was just seen to answer.
+    ///
+    /// # Errors
+    /// When it does not any more.
+    pub async fn expiries(&self) -> anyhow::Result<Expiries> {
+        Ok(Expiries::connect(&patient(&self.redis).config()).await?)
+    }
+}
+
+/// The settings with a time limit that suits an operator.
+fn patient(args: &RedisArgs) -> RedisArgs {
+    let mut args = args.clone();
+    args.redis_command_timeout_ms = args.redis_command_timeout_ms.max(REDIS_LIMIT_MIN);
+    args
+}
+
 /// Connects to Redis.
 ///
 /// # Errors
 /// [`Failure::Unreachable`].
 pub async fn redis(args: &RedisArgs, patience: PatienceArgs) -> anyhow::Result<Redis> {
-    let mut args = args.clone();
-    args.redis_command_timeout_ms = args.redis_command_timeout_ms.max(REDIS_LIMIT_MIN);
-    let redis = args.connect().await?;
+    let redis = patient(args).connect().await?;
     reach(
         "Redis",
         "--redis-url (SECKILL_REDIS_URL)",

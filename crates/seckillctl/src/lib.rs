@@ -29,7 +29,6 @@ mod values;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Parser as _;
 use seckill_message_bus::BusRuntime;
 use seckill_telemetry::LogFormat;
 
@@ -50,18 +49,6 @@ pub fn main() -> ExitCode {
     match run(cli) {
         Ok(verdict) => verdict.exit_code(),
         Err(failure) => exit::report(&failure),
-    }
-}
-
-/// The help of the program or of one of its commands, as a terminal shows it.
-#[must_use]
-pub fn help(command: &[&str]) -> String {
-    let arguments = std::iter::once("seckillctl")
-        .chain(command.iter().copied())
-        .chain(["--help"]);
-    match Cli::try_parse_from(arguments) {
-        Ok(_) => String::new(),
-        Err(help) => help.to_string(),
     }
 }
 

@@ -12,6 +12,7 @@ use seckill_lua_scripts::{
 use seckill_state_machine::{ReservationId, TimestampMs};
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::expiry::Expiries;
 use super::facts::{BucketFacts, ReservationFacts, StockFacts, Subject};
 use crate::Error;
 
@@ -43,22 +44,30 @@ enum Content {
 }
 
 /// Reads everything that a bucket has.
-pub(super) async fn read(redis: &Redis, keys: &BucketKeys) -> Result<BucketFacts, Error> {
-    let mut facts = read_once(redis, keys).await?;
+pub(super) async fn read(
+    redis: &Redis,
+    expiries: &Expiries,
+    keys: &BucketKeys,
+) -> Result<BucketFacts, Error> {
+    let mut facts = read_once(redis, expiries, keys).await?;
     for _ in 1..STEADY_TRIES {
         if facts.steady {
             break;
         }
-        facts = read_once(redis, keys).await?;
+        facts = read_once(redis, expiries, keys).await?;
     }
     Ok(facts)
 }
 
-async fn read_once(redis: &Redis, keys: &BucketKeys) -> Result<BucketFacts, Error> {
+async fn read_once(
+    redis: &Redis,
+    expiries: &Expiries,
+    keys: &BucketKeys,
+) -> Result<BucketFacts, Error> {
     let mut facts = BucketFacts::empty(keys.scope());
     read_meta(redis, keys, &mut facts).await?;
     let before = read_stock(redis, keys, &mut facts).await?;
-    scan(redis, keys, &mut facts).await?;
+    scan(redis, expiries, keys, &mut facts).await?;
     facts.send_pending = members(redis, keys, Index::SendPending).await?;
     facts.reservation_expiry = members(redis, keys, Index::ReservationExpiry).await?;
     let mut ignored = BucketFacts::empty(keys.scope());
@@ -96,7 +105,12 @@ async fn read_stock(
     }
 }
 
-async fn scan(redis: &Redis, keys: &BucketKeys, facts: &mut BucketFacts) -> Result<(), Error> {
+async fn scan(
+    redis: &Redis,
+    expiries: &Expiries,
+    keys: &BucketKeys,
+    facts: &mut BucketFacts,
+) -> Result<(), Error> {
     let mut pace = interval(STEP_EVERY);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut cursor = Some(ScanCursor::start());
@@ -106,23 +120,32 @@ async fn scan(redis: &Redis, keys: &BucketKeys, facts: &mut BucketFacts) -> Resu
         cursor = page.next;
         // A key may come twice, also on one page.
         let names: BTreeSet<String> = page.keys.into_iter().collect();
+        let names: Vec<String> = names.into_iter().collect();
+        let immortal = expiries.immortal(&names).await?;
+        for (name, _) in names.iter().zip(immortal).filter(|(_, immortal)| *immortal) {
+            facts.note_immortal(keys.kind_of(name));
+        }
         let contents = names.into_iter().map(|name| read_key(redis, keys, name));
-        let contents: Vec<(Option<KeyKind>, Content)> = futures::stream::iter(contents)
+        let contents: Vec<Content> = futures::stream::iter(contents)
             .buffer_unordered(KEYS_AT_ONCE)
             .try_collect()
             .await?;
-        for (immortal, content) in contents {
-            facts.add(immortal, content);
+        for content in contents {
+            facts.add(content);
         }
     }
     Ok(())
 }
 
 impl BucketFacts {
-    fn add(&mut self, immortal: Option<KeyKind>, content: Content) {
-        if let Some(kind) = immortal.filter(|kind| !self.without_expiry.contains(kind)) {
+    /// A key of no known kind is a finding of its own, with or without an expiry.
+    fn note_immortal(&mut self, kind: Option<KeyKind>) {
+        if let Some(kind) = kind.filter(|kind| !self.without_expiry.contains(kind)) {
             self.without_expiry.push(kind);
         }
+    }
+
+    fn add(&mut self, content: Content) {
         match content {
             Content::Reservation(id, reservation) => {
                 self.reservations.insert(id, reservation);
@@ -141,18 +164,14 @@ impl BucketFacts {
     }
 }
 
-/// Reads one key, and says whether it would live for ever.
-async fn read_key(
-    redis: &Redis,
-    keys: &BucketKeys,
-    name: String,
-) -> Result<(Option<KeyKind>, Content), Error> {
-    let Some(kind) = keys.kind_of(&name) else {
-        let reason = "no version of this program writes such a key".to_owned();
-        return Ok((None, Content::Unreadable(Subject::Foreign(name), reason)));
-    };
-    let content = read_content(redis, keys, &kind).await?;
-    Ok((None, content))
+async fn read_key(redis: &Redis, keys: &BucketKeys, name: String) -> Result<Content, Error> {
+    match keys.kind_of(&name) {
+        Some(kind) => read_content(redis, keys, &kind).await,
+        None => {
+            let reason = "no version of this program writes such a key".to_owned();
+            Ok(Content::Unreadable(Subject::Foreign(name), reason))
+        }
+    }
 }
 
 async fn read_content(redis: &Redis, keys: &BucketKeys, kind: &KeyKind) -> Result<Content, Error> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use seckill_activity_control::{AuditOptions, Control, Order};
+use seckill_activity_control::{AuditOptions, AuditReport, Control, Order};
 use seckill_message_bus::{Admin, BusRuntime};
 use seckill_service_kit::values::{count, positive_millis};
 use seckill_service_kit::{BrokerArgs, SecretArgs};
@@ -375,15 +375,19 @@ impl Sale<'_> {
 
     /// A failed audit is a finding of the run, not the end of its report.
     async fn audit(&self) -> AuditVerdict {
-        match self
-            .control
-            .audit(&self.scope, AuditOptions::default())
-            .await
-        {
+        match self.try_audit().await {
             Ok(report) if report.is_ok() => AuditVerdict::OK,
             Ok(report) => AuditVerdict::Differences(report.differences),
-            Err(error) => AuditVerdict::NotDone(error.to_string()),
+            Err(error) => AuditVerdict::NotDone(format!("{error:#}")),
         }
+    }
+
+    async fn try_audit(&self) -> anyhow::Result<AuditReport> {
+        let expiries = self.args.stores.expiries().await?;
+        let options = AuditOptions::default();
+        let report = self.control.audit(&self.scope, &expiries, options).await?;
+        expiries.quit().await;
+        Ok(report)
     }
 }
 
