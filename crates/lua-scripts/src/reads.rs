@@ -13,6 +13,9 @@ use crate::{CachedResult, Error, Meta, Redis, ReservationRecord, Stock};
 /// Keys that one step of a scan looks at. 500 keys cost the server about 0.2 ms.
 pub const SCAN_STEP: u32 = 500;
 
+/// What the server answers about a key without an expiry.
+const IMMORTAL: i64 = -1;
+
 /// A bucket's sorted sets of reservation ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Index {
@@ -256,6 +259,19 @@ impl Redis {
             keys: names,
             next: (next != "0").then_some(ScanCursor(next)),
         })
+    }
+
+    /// Whether a key of a bucket exists and would live for ever (I10). For the audit, which asks it
+    /// of every key; calls in flight at the same time share their round trips.
+    ///
+    /// # Errors
+    /// Without an answer.
+    pub async fn is_immortal(&self, keys: &BucketKeys, name: &str) -> Result<bool, Error> {
+        let reply = self.bucket_command("PTTL", keys, vec![name.into()]).await?;
+        let left: i64 = reply
+            .convert()
+            .map_err(|error| Error::malformed("time to live", error.to_string()))?;
+        Ok(left == IMMORTAL)
     }
 
     /// The clock of the server that holds a bucket.
