@@ -238,29 +238,4 @@ impl Failures {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_with_failures_and_stay_bounded() {
-        let interval = Duration::from_millis(200);
-        let mut failures = Failures::default();
-        assert!(failures.pause(interval) <= interval.mul_f64(1.1));
-        failures.note("sample", Err("away".to_owned()));
-        assert!(failures.pause(interval) >= interval.mul_f64(1.8));
-        for _ in 0..100 {
-            failures.note("sample", Err("away".to_owned()));
-        }
-        assert!(failures.pause(interval) <= BACKOFF_MAX.mul_f64(1.1));
-        assert!(failures.pause(Duration::from_secs(60)) >= Duration::from_secs(54));
-        failures.note("sample", Ok(()));
-        assert!(failures.pause(interval) <= interval.mul_f64(1.1));
-    }
-
-    #[test]
-    fn ends_of_loops_tell_their_failure() {
-        assert_eq!(().failure(), None);
-        assert_eq!(Ok::<(), String>(()).failure(), None);
-        assert_eq!(Err::<(), _>("lost").failure(), Some("lost".to_owned()));
-    }
-}
+mod tests;
