@@ -6,7 +6,6 @@
 //! still on its way is another question, answered by [`Settledness`].
 
 mod difference;
-mod expiry;
 mod facts;
 mod ledger;
 mod redis_side;
@@ -23,7 +22,6 @@ use crate::Error;
 use crate::control::Control;
 
 pub use difference::{Difference, DifferenceKind};
-pub use expiry::Expiries;
 pub use facts::{BookFacts, BucketFacts, DecisionFacts, ReservationFacts, StockFacts, Subject};
 pub use ledger::{Ledger, judge_book, judge_bucket};
 pub use settled::{Lag, Settledness};
@@ -115,19 +113,14 @@ impl Control {
     /// # Errors
     /// [`Error::Unknown`] when it does not exist, and errors of the stores: an audit that could not
     /// read everything has proved nothing.
-    pub async fn audit(
-        &self,
-        scope: &Scope,
-        expiries: &Expiries,
-        options: AuditOptions,
-    ) -> Result<AuditReport, Error> {
+    pub async fn audit(&self, scope: &Scope, options: AuditOptions) -> Result<AuditReport, Error> {
         let activity = self.activity(scope).await?;
-        let first = self.audit_once(&activity, expiries).await?;
+        let first = self.audit_once(&activity).await?;
         if first.is_ok() {
             return Ok(first);
         }
         tokio::time::sleep(options.recheck_after).await;
-        let mut second = self.audit_once(&activity, expiries).await?;
+        let mut second = self.audit_once(&activity).await?;
         second.differences.retain(|found| {
             first
                 .differences
@@ -138,11 +131,7 @@ impl Control {
     }
 
     /// One round: Redis first, so that whatever it holds as ordered must already be in PostgreSQL.
-    async fn audit_once(
-        &self,
-        activity: &Activity,
-        expiries: &Expiries,
-    ) -> Result<AuditReport, Error> {
+    async fn audit_once(&self, activity: &Activity) -> Result<AuditReport, Error> {
         let settings = &activity.settings;
         let scope = &settings.scope;
         let redis_expired = self.now(scope).await? >= settings.retention_until_ms;
@@ -150,7 +139,7 @@ impl Control {
         if !redis_expired {
             for bucket_id in settings.bucket_count.buckets() {
                 let keys = BucketKeys::new(&scope.bucket(bucket_id));
-                buckets.push(redis_side::read(&self.redis, expiries, &keys).await?);
+                buckets.push(redis_side::read(&self.redis, &keys).await?);
             }
         }
         let was_opened = activity.state != ActivityState::Prepared;

@@ -20,7 +20,7 @@ mod show;
 
 pub use audit::{
     AuditOptions, AuditReport, BookFacts, BookFigures, BucketFacts, BucketFigures, DecisionFacts,
-    Difference, DifferenceKind, Expiries, Lag, Ledger, RedisFigures, ReservationFacts, Settledness,
+    Difference, DifferenceKind, Lag, Ledger, RedisFigures, ReservationFacts, Settledness,
     StockFacts, Subject, judge_book, judge_bucket,
 };
 pub use compare::{FieldDifference, Sides, Stage};

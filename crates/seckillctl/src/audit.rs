@@ -90,11 +90,10 @@ async fn audit_all(
     let options = AuditOptions {
         recheck_after: args.recheck_ms,
     };
-    let expiries = args.stores.expiries().await?;
     let mut audited = Vec::new();
     for activity in args.scope.all(control).await? {
         let scope = &activity.settings.scope;
-        let report = control.audit(scope, &expiries, options).await?;
+        let report = control.audit(scope, options).await?;
         let on_its_way = match control.settledness(scope, admin).await {
             // The ledger stands without the broker; whether it is settled is then unknown.
             Err(ControlError::Bus(error)) if !args.require_settled => {
@@ -110,7 +109,6 @@ async fn audit_all(
             on_its_way,
         });
     }
-    expiries.quit().await;
     Ok(audited)
 }
 

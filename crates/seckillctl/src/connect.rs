@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use seckill_activity_control::{Control, Expiries};
+use seckill_activity_control::Control;
 use seckill_lua_scripts::Redis;
 use seckill_message_bus::{Admin, BusRuntime};
 use seckill_order_store::{ErrorKind as StoreErrorKind, Store};
@@ -73,16 +73,6 @@ pub async fn store(args: &PostgresArgs, patience: PatienceArgs) -> anyhow::Resul
     )
     .await?;
     Ok(store)
-}
-
-impl StoreArgs {
-    /// Opens the audit's connection to Redis; the server was just seen to answer.
-    ///
-    /// # Errors
-    /// When it does not any more.
-    pub async fn expiries(&self) -> anyhow::Result<Expiries> {
-        Ok(Expiries::connect(&patient(&self.redis).config()).await?)
-    }
 }
 
 /// The settings with a time limit that suits an operator.

@@ -12,7 +12,6 @@ use seckill_lua_scripts::{
 use seckill_state_machine::{ReservationId, TimestampMs};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::expiry::Expiries;
 use super::facts::{BucketFacts, ReservationFacts, StockFacts, Subject};
 use crate::Error;
 
@@ -44,30 +43,22 @@ enum Content {
 }
 
 /// Reads everything that a bucket has.
-pub(super) async fn read(
-    redis: &Redis,
-    expiries: &Expiries,
-    keys: &BucketKeys,
-) -> Result<BucketFacts, Error> {
-    let mut facts = read_once(redis, expiries, keys).await?;
+pub(super) async fn read(redis: &Redis, keys: &BucketKeys) -> Result<BucketFacts, Error> {
+    let mut facts = read_once(redis, keys).await?;
     for _ in 1..STEADY_TRIES {
         if facts.steady {
             break;
         }
-        facts = read_once(redis, expiries, keys).await?;
+        facts = read_once(redis, keys).await?;
     }
     Ok(facts)
 }
 
-async fn read_once(
-    redis: &Redis,
-    expiries: &Expiries,
-    keys: &BucketKeys,
-) -> Result<BucketFacts, Error> {
+async fn read_once(redis: &Redis, keys: &BucketKeys) -> Result<BucketFacts, Error> {
     let mut facts = BucketFacts::empty(keys.scope());
     read_meta(redis, keys, &mut facts).await?;
     let before = read_stock(redis, keys, &mut facts).await?;
-    scan(redis, expiries, keys, &mut facts).await?;
+    scan(redis, keys, &mut facts).await?;
     facts.send_pending = members(redis, keys, Index::SendPending).await?;
     facts.reservation_expiry = members(redis, keys, Index::ReservationExpiry).await?;
     let mut ignored = BucketFacts::empty(keys.scope());
@@ -105,12 +96,7 @@ async fn read_stock(
     }
 }
 
-async fn scan(
-    redis: &Redis,
-    expiries: &Expiries,
-    keys: &BucketKeys,
-    facts: &mut BucketFacts,
-) -> Result<(), Error> {
+async fn scan(redis: &Redis, keys: &BucketKeys, facts: &mut BucketFacts) -> Result<(), Error> {
     let mut pace = interval(STEP_EVERY);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut cursor = Some(ScanCursor::start());
@@ -121,9 +107,16 @@ async fn scan(
         // A key may come twice, also on one page.
         let names: BTreeSet<String> = page.keys.into_iter().collect();
         let names: Vec<String> = names.into_iter().collect();
-        let immortal = expiries.immortal(&names).await?;
-        for (name, _) in names.iter().zip(immortal).filter(|(_, immortal)| *immortal) {
-            facts.note_immortal(keys.kind_of(name));
+        let lives = names.iter().map(async |name| {
+            let immortal = redis.is_immortal(keys, name).await?;
+            Ok::<_, Error>(immortal.then(|| keys.kind_of(name)))
+        });
+        let immortal: Vec<Option<Option<KeyKind>>> = futures::stream::iter(lives)
+            .buffer_unordered(KEYS_AT_ONCE)
+            .try_collect()
+            .await?;
+        for kind in immortal.into_iter().flatten() {
+            facts.note_immortal(kind);
         }
         let contents = names.into_iter().map(|name| read_key(redis, keys, name));
         let contents: Vec<Content> = futures::stream::iter(contents)

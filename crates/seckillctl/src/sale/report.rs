@@ -228,6 +228,29 @@ impl Report {
             + self.errors
     }
 
+    /// Counts that a right sale leaves at zero.
+    const fn must_be_zero(&self) -> [(u64, &'static str); 8] {
+        [
+            (self.other, "refusals that no buyer caused"),
+            (
+                self.inconsistent_repeats,
+                "repeats were told something else",
+            ),
+            (self.accepted_twice, "buyers were accepted twice"),
+            (self.oversold, "units oversold"),
+            (self.duplicate_orders, "duplicate orders"),
+            (self.unsettled, "things unsettled"),
+            (
+                self.accepted_without_order,
+                "accepted reservations without an order",
+            ),
+            (
+                self.orders_without_acceptance,
+                "orders that nobody was told of",
+            ),
+        ]
+    }
+
     /// Finds every condition that the run does not meet. A sale in which fewer buyers come than
     /// there are units must sell to each of them; otherwise it must sell out.
     pub fn judge(&mut self) {
@@ -272,26 +295,7 @@ impl Report {
                 self.unclear_replays
             ),
         );
-        let zeros = [
-            (self.other, "refusals that no buyer caused"),
-            (
-                self.inconsistent_repeats,
-                "repeats were told something else",
-            ),
-            (self.accepted_twice, "buyers were accepted twice"),
-            (self.oversold, "units oversold"),
-            (self.duplicate_orders, "duplicate orders"),
-            (self.unsettled, "things unsettled"),
-            (
-                self.accepted_without_order,
-                "accepted reservations without an order",
-            ),
-            (
-                self.orders_without_acceptance,
-                "orders that nobody was told of",
-            ),
-        ];
-        for (count, what) in zeros {
+        for (count, what) in self.must_be_zero() {
             require(count == 0, format!("{count} {what}"));
         }
         match &self.audit {

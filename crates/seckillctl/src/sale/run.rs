@@ -383,10 +383,8 @@ impl Sale<'_> {
     }
 
     async fn try_audit(&self) -> anyhow::Result<AuditReport> {
-        let expiries = self.args.stores.expiries().await?;
         let options = AuditOptions::default();
-        let report = self.control.audit(&self.scope, &expiries, options).await?;
-        expiries.quit().await;
+        let report = self.control.audit(&self.scope, options).await?;
         Ok(report)
     }
 }
