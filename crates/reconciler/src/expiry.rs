@@ -139,9 +139,11 @@ impl Version {
                 "settled reservations whose time was up"
             );
         }
-        // Until a quiet round proves something, an earlier process's differences may still be open.
-        self.dirty = !round.found.is_empty() || !rounds.is_trusted();
+        // Until a round without differences proves something, there may be open ones on record.
+        let proves = round.found.is_empty() && rounds.is_trusted();
+        self.dirty = true;
         rounds.record(scope, &round).await?;
+        self.dirty = !proves;
         Ok(())
     }
 }

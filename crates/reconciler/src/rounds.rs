@@ -74,19 +74,21 @@ impl Rounds {
             })
             .await?;
         self.store.record_discrepancies(run, &round.found).await?;
-        if self.is_trusted() {
-            let resolved = self.store.resolve_unseen(run).await?;
-            if resolved > 0 {
-                tracing::info!(%scope, check = self.kind, resolved, "differences are gone");
-            }
-        }
         let outcome = RunOutcome {
             checked: round.checked,
             settled: round.settled,
             discrepancies: u64::try_from(round.found.len()).unwrap_or(u64::MAX),
             error: None,
         };
-        self.store.finish_run(run, &outcome).await
+        self.store.finish_run(run, &outcome).await?;
+        if self.is_trusted() {
+            // Only a finished round proves that what it did not see is gone.
+            let resolved = self.store.resolve_unseen(run).await?;
+            if resolved > 0 {
+                tracing::info!(%scope, check = self.kind, resolved, "differences are gone");
+            }
+        }
+        Ok(())
     }
 }
 

@@ -144,15 +144,18 @@ impl Totals {
     }
 
     async fn record(&mut self, scope: &Scope, round: &Round) -> Result<(), Error> {
-        let first_visit = self.visited.insert(scope.clone());
         let tells = !round.found.is_empty();
-        if tells || first_visit || self.dirty.contains(scope) {
-            self.rounds.record(scope, round).await?;
-        }
-        // Until a quiet round proves something, an earlier process's differences may still be open.
-        if tells || !self.rounds.is_trusted() {
+        // Another process may have left some.
+        let first_visit = self.visited.insert(scope.clone());
+        if tells || first_visit {
             self.dirty.insert(scope.clone());
-        } else {
+        }
+        if !self.dirty.contains(scope) {
+            return Ok(());
+        }
+        let proves = !tells && self.rounds.is_trusted();
+        self.rounds.record(scope, round).await?;
+        if proves {
             self.dirty.remove(scope);
         }
         Ok(())
