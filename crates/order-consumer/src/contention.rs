@@ -2,9 +2,10 @@
 //!
 //! A batch that holds one request for a locked row waits for the lock's time limit before it can be
 //! split. Remembering the row for a while lets the next batches leave such requests out from the
-//! start, so that one hot SKU costs the others a single wait and not one a batch.
+//! start, so that one hot SKU costs the others a single wait and not one a batch. And one handler at a
+//! time waits for such a row: if all did, none would be left for the others' requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +31,22 @@ pub struct Parted {
 #[derive(Debug, Default)]
 pub struct Contention {
     until: Mutex<BTreeMap<BucketScope, Instant>>,
+    awaited: Mutex<BTreeSet<BucketScope>>,
+}
+
+/// The right to wait for a contended row; ends when it is dropped.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    contention: &'a Contention,
+    bucket: BucketScope,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let awaited = self.contention.awaited.lock();
+        let mut awaited = awaited.unwrap_or_else(PoisonError::into_inner);
+        awaited.remove(&self.bucket);
+    }
 }
 
 impl Contention {
@@ -37,6 +54,16 @@ impl Contention {
     pub fn note(&self, bucket: &BucketScope) {
         let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
         until.insert(bucket.clone(), Instant::now() + REMEMBERED);
+    }
+
+    /// Lets one handler at a time wait for a contended row.
+    #[must_use]
+    pub fn turn(&self, bucket: &BucketScope) -> Option<Turn<'_>> {
+        let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        awaited.insert(bucket.clone()).then(|| Turn {
+            contention: self,
+            bucket: bucket.clone(),
+        })
     }
 
     /// Takes the requests for contended rows out of a batch.
@@ -73,5 +100,15 @@ mod tests {
         assert_eq!(parted.contended[0].len(), 2);
         tokio::time::advance(REMEMBERED).await;
         assert_eq!(contention.part(batch()).free.len(), 3);
+    }
+    #[test]
+    fn one_handler_at_a_time_waits_for_a_contended_row() {
+        let contention = Contention::default();
+        let turn = contention.turn(&bucket(0));
+        assert!(turn.is_some());
+        assert!(contention.turn(&bucket(0)).is_none());
+        assert!(contention.turn(&bucket(1)).is_some());
+        drop(turn);
+        assert!(contention.turn(&bucket(0)).is_some());
     }
 }

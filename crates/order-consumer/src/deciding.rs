@@ -88,8 +88,24 @@ impl Decider {
     /// Decides a batch as a whole, or else as much of it as can be until the deadline.
     pub async fn decide(&self, batch: Vec<Work>, deadline: Instant) -> Progress {
         let Parted { free, contended } = self.contention.part(batch);
-        let free = self.together(free, deadline).await;
-        free.join(self.bucket_by_bucket(contended, deadline).await)
+        let mut progress = self.together(free, deadline).await;
+        for group in contended {
+            progress = progress.join(self.contended(group, deadline).await);
+        }
+        progress
+    }
+
+    /// Requests for a row that was locked a moment ago. While another handler waits for it, these are
+    /// left to a redelivery instead of keeping a second one from its work.
+    async fn contended(&self, group: Vec<Work>, deadline: Instant) -> Progress {
+        let Some(first) = group.first() else {
+            return Progress::done();
+        };
+        let bucket = first.request.bucket.clone();
+        match self.contention.turn(&bucket) {
+            Some(_turn) => self.bucket(group, deadline).await,
+            None => Progress::undone(),
+        }
     }
 
     /// One transaction for all, split only when it fails.
@@ -130,6 +146,9 @@ impl Decider {
     }
 
     async fn bucket(&self, group: Vec<Work>, deadline: Instant) -> Progress {
+        if Instant::now() >= deadline {
+            return Progress::undone();
+        }
         let error = match self.patiently(&group, deadline).await {
             Ok(decided) => return self.accept(group, decided).await,
             Err(error) => error,
