@@ -94,10 +94,7 @@ async fn an_outage_of_redis_leaves_no_flood_behind() {
         })
         .await;
     assert!(told > 1_000, "{told} calls in {OUTAGE:?}");
-    assert!(
-        slowest < Duration::from_millis(600),
-        "a call took {slowest:?}"
-    );
+    assert!(slowest < Duration::from_secs(2), "a call took {slowest:?}");
 
     sandbox.redis_proxy().set_mode(Mode::Forward);
     services.front.wait_until_ready(SOON).await;

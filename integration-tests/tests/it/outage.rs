@@ -107,10 +107,10 @@ async fn attempts_grow_rarer_and_everything_is_sent_after_the_outage() {
 
 /// Each wait is longer than the one before, up to the cap of four seconds and its jitter.
 fn assert_rarer(times: &[Instant]) {
-    // The client repeats a send that the broker refuses once by itself, within milliseconds on an
-    // idle machine. The shortest wait of ours is a second less its jitter.
+    // The client repeats a send that the broker refuses once by itself, within milliseconds unless
+    // the machine is busy. The shortest wait of ours is a second less its jitter.
     let mut attempts = times.to_vec();
-    attempts.dedup_by(|later, first| *later - *first < Duration::from_millis(400));
+    attempts.dedup_by(|later, first| *later - *first < Duration::from_millis(800));
     let waits: Vec<f64> = attempts
         .windows(2)
         .map(|pair| (pair[1] - pair[0]).as_secs_f64())

@@ -127,7 +127,9 @@ async fn end_in_time(service: &ServiceProcess) {
 /// purchase which was accepted is an order.
 async fn in_turn_under_load(end: impl AsyncFn(&ServiceProcess)) {
     let sandbox = Sandbox::start().await;
-    let sale = sandbox.open(&Plan::new(100_000)).await;
+    // A consumer's restart may take longer than a test's usual patience with what is undecided.
+    let plan = Plan::new(100_000).term("reservation-ttl-ms", 30_000);
+    let sale = sandbox.open(&plan).await;
     let services = sandbox.run_all().await;
     let load = Load::begin(sandbox.client(&services.front), &sale, 12);
     load.accepted_beyond(200).await;
