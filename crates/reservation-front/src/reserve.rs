@@ -22,6 +22,14 @@ use crate::first_send::{FirstSend, FirstSends};
 use crate::log_limit::LogLimit;
 use crate::settings::FrontSettings;
 
+/// How long a call whose first attempt has an unknown outcome waits for the connection to come back
+/// for its second. A lost connection is usually back within two pauses; in an outage only the calls
+/// that were in flight when it began wait at all.
+const RECONNECT_WAIT_MAX: Duration = Duration::from_millis(250);
+
+/// Between two looks at the connection.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(25);
+
 /// Decides nothing itself: asks the script, and takes care of what it accepted.
 pub(crate) struct Reserving {
     redis: Redis,
@@ -217,8 +225,21 @@ impl Reserving {
             };
         }
         Reply {
-            reply: self.run_script(attempt, true).await,
+            reply: self.repeat_script(attempt).await,
             after_unknown: true,
+        }
+    }
+
+    /// The second attempt. One that surely did not run, for want of a connection, does not count.
+    async fn repeat_script(&self, attempt: &Attempt) -> Result<ReserveReply, RedisError> {
+        let until = Instant::now() + RECONNECT_WAIT_MAX;
+        loop {
+            let reply = self.run_script(attempt, true).await;
+            let absent = matches!(&reply, Err(error) if error.kind() == ErrorKind::Unavailable);
+            if !absent || Instant::now() >= until || attempt.deadline.has_passed() {
+                return reply;
+            }
+            tokio::time::sleep(RECONNECT_PAUSE).await;
         }
     }
 

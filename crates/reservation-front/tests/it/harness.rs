@@ -220,9 +220,14 @@ pub(crate) fn assert_honest(status: &Status, request_id: &str) {
     );
 }
 
+/// How often a caller repeats a call that got no outcome. A machine that compiles at the same time
+/// loses a script call to its time limit now and then, hardly ever twice in a row.
+const ATTEMPTS_MAX: usize = 20;
+
 /// What many calls were answered.
 pub(crate) struct Answers {
     pub(crate) replies: Vec<Result<ReserveResponse, Status>>,
+    repeats: usize,
     latencies: Histogram<u64>,
     took: Duration,
 }
@@ -250,8 +255,9 @@ impl Answers {
     pub(crate) fn report(&self, what: &str) {
         let at = |quantile| self.latencies.value_at_quantile(quantile) as f64 / 1_000.0;
         eprintln!(
-            "{what}: {} calls in {:.1} s ({:.0}/s), p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms; {:?}",
+            "{what}: {} calls, {} repeats in {:.1} s ({:.0}/s), p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms; {:?}",
             self.replies.len(),
+            self.repeats,
             self.took.as_secs_f64(),
             self.replies.len() as f64 / self.took.as_secs_f64(),
             at(0.5),
@@ -266,12 +272,32 @@ impl Answers {
     }
 }
 
-/// Sends calls over four connections, so many at a time.
+/// Sends calls over four connections, so many at a time, each once.
 pub(crate) async fn drive(
     front: &ServiceProcess,
     calls: impl IntoIterator<Item = ReserveRequest> + Send,
     at_once: usize,
     deadline: Option<Duration>,
+) -> Answers {
+    send(front, calls, at_once, deadline, 1).await
+}
+
+/// The same as an honest caller does it: a call that got no outcome is repeated under its request id
+/// after the pause that the answer asks for.
+pub(crate) async fn drive_to_the_end(
+    front: &ServiceProcess,
+    calls: impl IntoIterator<Item = ReserveRequest> + Send,
+    at_once: usize,
+) -> Answers {
+    send(front, calls, at_once, None, ATTEMPTS_MAX).await
+}
+
+async fn send(
+    front: &ServiceProcess,
+    calls: impl IntoIterator<Item = ReserveRequest> + Send,
+    at_once: usize,
+    deadline: Option<Duration>,
+    attempts_max: usize,
 ) -> Answers {
     let mut clients = Vec::new();
     for _ in 0..4 {
@@ -280,15 +306,11 @@ pub(crate) async fn drive(
     let began = Instant::now();
     let calls: Vec<ReserveRequest> = calls.into_iter().collect();
     let sent = calls.into_iter().enumerate().map(|(at, call)| {
-        let mut client = clients[at % clients.len()].clone();
+        let client = clients[at % clients.len()].clone();
         async move {
-            let mut request = tonic::Request::new(call);
-            if let Some(deadline) = deadline {
-                request.set_timeout(deadline);
-            }
             let began = Instant::now();
-            let reply = client.reserve(request).await;
-            (reply.map(tonic::Response::into_inner), began.elapsed())
+            let (reply, attempts) = ask(client, &call, deadline, attempts_max).await;
+            (reply, attempts, began.elapsed())
         }
     });
     let answered: Vec<_> = futures::stream::iter(sent)
@@ -297,17 +319,50 @@ pub(crate) async fn drive(
         .await;
     let mut latencies = Histogram::new(3).unwrap();
     let mut replies = Vec::with_capacity(answered.len());
-    for (reply, latency) in answered {
+    let mut repeats = 0;
+    for (reply, attempts, latency) in answered {
         latencies
             .record(u64::try_from(latency.as_micros()).unwrap())
             .unwrap();
         replies.push(reply);
+        repeats += attempts - 1;
     }
     Answers {
         replies,
+        repeats,
         latencies,
         took: began.elapsed(),
     }
+}
+
+async fn ask(
+    mut client: Client,
+    call: &ReserveRequest,
+    deadline: Option<Duration>,
+    attempts_max: usize,
+) -> (Result<ReserveResponse, Status>, usize) {
+    let mut attempt = 1;
+    loop {
+        let mut request = tonic::Request::new(call.clone());
+        if let Some(deadline) = deadline {
+            request.set_timeout(deadline);
+        }
+        let reply = client.reserve(request).await;
+        let reply = reply.map(tonic::Response::into_inner);
+        let pause = match &reply {
+            Err(status) if attempt < attempts_max => retry_pause(status),
+            Ok(_) | Err(_) => None,
+        };
+        let Some(pause) = pause else {
+            return (reply, attempt);
+        };
+        tokio::time::sleep(pause).await;
+        attempt += 1;
+    }
+}
+
+fn retry_pause(status: &Status) -> Option<Duration> {
+    status.get_error_details().retry_info()?.retry_delay
 }
 
 /// One call, answered.

@@ -6,7 +6,9 @@ use std::time::Duration;
 use seckill_proto::v1::ReserveCode;
 use seckill_test_support::{FaultProxy, Framing, Mode, PrivateRedis};
 
-use crate::harness::{PATIENCE, Sale, client, drive, front, reserve, resident_kib, settings};
+use crate::harness::{
+    PATIENCE, Sale, client, drive, drive_to_the_end, front, reserve, resident_kib, settings,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_neither_fills_the_memory_nor_takes_units_afterwards() {
@@ -21,13 +23,13 @@ async fn an_outage_neither_fills_the_memory_nor_takes_units_afterwards() {
         calls.collect::<Vec<_>>()
     };
 
-    let before = drive(&front, calls("before", 10_000), 256, None).await;
+    let before = drive_to_the_end(&front, calls("before", 10_000), 64).await;
     before.report("before the outage");
     assert_eq!(before.with_code(ReserveCode::Accepted).len(), 10_000);
     let memory = resident_kib(front.pid());
 
     proxy.set_mode(Mode::Refuse);
-    let during = drive(&front, calls("during", 20_000), 256, deadline).await;
+    let during = drive(&front, calls("during", 20_000), 64, deadline).await;
     during.report("during the outage");
     assert!(during.replies.iter().all(Result::is_err));
     assert!(

@@ -4,7 +4,7 @@ use seckill_proto::v1::ReserveCode;
 use seckill_state_machine::ActivityState;
 use seckill_test_support::{PrivateRedis, eventually};
 
-use crate::harness::{PATIENCE, Sale, client, drive, front, reserve, settings};
+use crate::harness::{PATIENCE, Sale, client, drive_to_the_end, front, reserve, settings};
 
 const REMEMBERED_PER_SHARD: u64 = 8;
 
@@ -35,7 +35,7 @@ async fn bots_cannot_fill_the_memory_before_the_sale_opens() {
         let calls = calls.map(|(user, request)| sale.call(&user, &request));
         calls.collect::<Vec<_>>()
     };
-    let first = drive(&front, calls(1), 256, None).await;
+    let first = drive_to_the_end(&front, calls(1), 256).await;
     first.report("before the opening");
     assert_eq!(
         first.with_code(ReserveCode::ActivityNotActive).len(),
@@ -43,7 +43,7 @@ async fn bots_cannot_fill_the_memory_before_the_sale_opens() {
     );
     let limit = 256 * REMEMBERED_PER_SHARD;
     assert_eq!(remembered(&sale, &redis).await, limit);
-    let second = drive(&front, calls(2), 256, None).await;
+    let second = drive_to_the_end(&front, calls(2), 256).await;
     assert_eq!(
         second.with_code(ReserveCode::ActivityNotActive).len(),
         20_000
@@ -67,7 +67,7 @@ async fn invented_activities_cost_neither_memory_nor_keys() {
         call.activity_id = format!("invented-{n}");
         call
     });
-    let answers = drive(&front, calls.collect::<Vec<_>>(), 256, None).await;
+    let answers = drive_to_the_end(&front, calls.collect::<Vec<_>>(), 256).await;
     answers.report("invented activities");
     assert_eq!(
         answers.with_code(ReserveCode::VersionMismatch).len(),

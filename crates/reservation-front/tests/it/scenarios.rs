@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use seckill_proto::v1::{ReservationStatus, ReserveCode};
 use seckill_test_support::PrivateRedis;
 
-use crate::harness::{Sale, drive, front, settings};
+use crate::harness::{Sale, drive_to_the_end, front, settings};
 
 /// Calls in flight: hundreds over few connections, as a gateway sends them.
 const AT_ONCE: usize = 512;
@@ -17,7 +17,7 @@ async fn a_hundred_thousand_buyers_of_one_unit_make_one_reservation() {
     let front = front(redis.url()).start().await;
 
     let calls = (0..100_000).map(|n| sale.call(&format!("user-{n}"), &format!("request-{n}")));
-    let answers = drive(&front, calls, AT_ONCE, None).await;
+    let answers = drive_to_the_end(&front, calls, AT_ONCE).await;
 
     answers.report("stock 1, 100,000 users");
     assert_eq!(answers.with_code(ReserveCode::Accepted).len(), 1);
@@ -32,14 +32,15 @@ async fn a_hundred_thousand_repeats_of_one_request_take_one_unit() {
     let front = front(redis.url()).start().await;
 
     let calls = (0..100_000).map(|_| sale.call("user-1", "request-1"));
-    let answers = drive(&front, calls, AT_ONCE, None).await;
+    let answers = drive_to_the_end(&front, calls, AT_ONCE).await;
 
     answers.report("100,000 times one request");
     let accepted = answers.with_code(ReserveCode::Accepted);
     assert_eq!(accepted.len(), 100_000);
     let ids: BTreeSet<&str> = accepted.iter().map(|r| r.reservation_id.as_str()).collect();
     assert_eq!(ids.len(), 1);
-    assert_eq!(accepted.iter().filter(|r| !r.replay).count(), 1);
+    // None at all when the very first reply was lost and its caller repeated.
+    assert!(accepted.iter().filter(|r| !r.replay).count() <= 1);
     assert_eq!(sale.stock().await, (99, 1));
 }
 
@@ -50,7 +51,7 @@ async fn ten_thousand_requests_of_one_user_hold_one_unit() {
     let front = front(redis.url()).start().await;
 
     let calls = (0..10_000).map(|n| sale.call("user-1", &format!("request-{n}")));
-    let answers = drive(&front, calls, AT_ONCE, None).await;
+    let answers = drive_to_the_end(&front, calls, AT_ONCE).await;
 
     answers.report("10,000 requests of one user");
     let accepted = answers.with_code(ReserveCode::Accepted);
