@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use seckill_lua_scripts::{Error as RedisError, ErrorKind as RedisErrorKind};
 use seckill_message_bus::Error as BusError;
 use seckill_order_store::{Error as StoreError, ErrorKind as StoreErrorKind};
-use seckill_state_machine::{ActivityState, ActivityVersion, BucketScope, Scope};
+use seckill_state_machine::{ActivityId, ActivityState, ActivityVersion, BucketScope, Scope};
 
 use crate::{FieldDifference, Violation};
 
@@ -99,6 +99,9 @@ pub enum Error {
         /// What PostgreSQL says now.
         state: ActivityState,
     },
+    /// Versions kept being opened and closed while the pointer was written.
+    #[error("the versions of {0} keep changing; look which one is to be on sale, and open it again")]
+    PointerRace(ActivityId),
     /// A script declined.
     #[error("redis refused to {step} {bucket}: {reason}")]
     Declined {
@@ -132,7 +135,8 @@ impl Error {
             | Self::Over { .. }
             | Self::NeedsRebuild { .. }
             | Self::Differs { .. }
-            | Self::Overtaken { .. } => ErrorKind::Conflict,
+            | Self::Overtaken { .. }
+            | Self::PointerRace(_) => ErrorKind::Conflict,
             Self::Declined { .. } => ErrorKind::Broken,
             Self::Redis(error) => match error.kind() {
                 RedisErrorKind::Unavailable => ErrorKind::Unavailable,

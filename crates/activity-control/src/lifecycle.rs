@@ -11,12 +11,13 @@
 //! | a failover lost a state | the same step, run again, or whoever calls [`Control::push_state`] |
 //!
 //! Every step may be taken again from where a crash left it, and by two operators at once: the last
-//! word in PostgreSQL is pushed until both sides agree.
+//! word in PostgreSQL is pushed until both sides agree. That holds for the pointer too: whoever
+//! wrote it late, after others have closed the version and opened the next, puts it right again.
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::{SetActivityState, SetActivityStateReply};
-use seckill_state_machine::{Activity, ActivityState, Scope};
+use seckill_state_machine::{Activity, ActivityId, ActivityState, ActivityVersion, Scope};
 use serde::Serialize;
 
 use crate::Error;
@@ -232,20 +233,45 @@ impl Control {
         from: &[ActivityState],
         order: &Order,
     ) -> Result<Moved, Error> {
-        let settings = &activity.settings;
-        let moved = self
-            .shift(activity, from, ActivityState::Active, order)
-            .await?;
-        let expire_at = settings.ends_at_ms + POINTER_LIFE_MS;
-        let Scope {
-            activity_id,
-            version,
-            ..
-        } = &settings.scope;
-        self.redis
-            .set_current_version(activity_id, *version, expire_at)
-            .await?;
+        let scope = &activity.settings.scope;
+        let wanted = ActivityState::Active;
+        let moved = self.shift(activity, from, wanted, order).await?;
+        self.point(&scope.activity_id).await?;
+        let state = self.activity(scope).await?.state;
+        if state != wanted {
+            return Err(Error::Overtaken {
+                scope: scope.clone(),
+                wanted,
+                state,
+            });
+        }
         Ok(moved)
+    }
+
+    /// Points buyers at the version that PostgreSQL says is on sale, until it no longer changes
+    /// under our hands: a pointer that is written late must not stay behind a newer version's.
+    /// Without a version on sale the pointer stays, and the scripts tell buyers why they get nothing.
+    ///
+    /// # Errors
+    /// [`Error::PointerRace`] when the versions do not stop changing, and store errors.
+    pub async fn point(&self, activity_id: &ActivityId) -> Result<Option<ActivityVersion>, Error> {
+        let mut written = None;
+        for _ in 0..PUSH_ROUNDS_MAX {
+            let all = self.activities(activity_id).await?;
+            let Some(settings) = on_sale(&all).map(|activity| &activity.settings) else {
+                return Ok(None);
+            };
+            let version = settings.scope.version;
+            if written == Some(version) {
+                return Ok(written);
+            }
+            let expire_at = settings.ends_at_ms + POINTER_LIFE_MS;
+            self.redis
+                .set_current_version(activity_id, version, expire_at)
+                .await?;
+            written = Some(version);
+        }
+        Err(Error::PointerRace(activity_id.clone()))
     }
 
     /// PostgreSQL first, then every bucket.
@@ -337,4 +363,12 @@ impl Control {
             }),
         }
     }
+}
+
+/// The newest version on sale; of several SKUs in one version, the one that is sold longest, whose
+/// pointer outlives the others'.
+fn on_sale(all: &[Activity]) -> Option<&Activity> {
+    all.iter()
+        .filter(|activity| matches!(activity.state, ActivityState::Active | ActivityState::Paused))
+        .max_by_key(|activity| (activity.settings.scope.version, activity.settings.ends_at_ms))
 }

@@ -130,7 +130,7 @@ fn describe(audited: &Audited) -> String {
         report.state,
         report.decisions,
         buckets(&report.buckets),
-        on_its_way_words(on_its_way)
+        settled_words(on_its_way)
     );
     if !ok {
         text.push_str("\n\n");
@@ -166,23 +166,13 @@ fn buckets(buckets: &[BucketFigures]) -> String {
     table(heading, rows)
 }
 
-fn on_its_way_words(open: &Settledness) -> String {
-    let lag = match &open.lag {
-        None => "messages unknown".to_owned(),
-        Some(lag) => format!(
-            "{} messages",
-            lag.iter().map(|lag| lag.messages).sum::<u64>()
-        ),
-    };
+fn settled_words(open: &Settledness) -> String {
     let word = if open.is_settled() {
         "settled"
     } else {
         "on its way"
     };
-    format!(
-        "{word}: {} to send, {} undecided, {} events to publish, {} compensation tasks, {lag}",
-        open.send_pending, open.reservation_expiry, open.outbox, open.tasks
-    )
+    format!("{word}: {}", open.words())
 }
 
 fn differences(report: &AuditReport) -> String {

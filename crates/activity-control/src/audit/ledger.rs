@@ -189,7 +189,7 @@ fn judge_keys(facts: &BucketFacts, found: &mut Vec<Difference>) {
     for (subject, reason) in &facts.unreadable {
         let (reservation_id, name) = match subject {
             Subject::Key(key) => printable(key),
-            Subject::Foreign(name) => (None, name.clone()),
+            Subject::Foreign(name) => (None, foreign(name)),
         };
         found.push(Difference {
             bucket: facts.bucket.clone(),
@@ -214,6 +214,21 @@ fn printable(key: &KeyKind) -> (Option<ReservationId>, String) {
         KeyKind::SendPending => (None, "send_pending".to_owned()),
         KeyKind::ReservationExpiry => (None, "reservation_expiry".to_owned()),
         KeyKind::SoldOut => (None, "soldout".to_owned()),
+    }
+}
+
+/// A foreign key's name for a report. Whatever follows the family may be a user id, also a damaged
+/// one, so that only its hash may appear.
+fn foreign(name: &str) -> String {
+    // The tag in braces holds colons, too.
+    let suffix = name.rsplit_once("}:").map_or(name, |(_, suffix)| suffix);
+    let family = suffix.split_once(':').map_or("", |(family, _)| family);
+    match FAMILIES.iter().find(|known| **known == family) {
+        Some(known) => {
+            let rest = suffix.get(known.len() + 1..).unwrap_or_default();
+            format!("{known}:<{}>", text_hash(rest))
+        }
+        None => format!("a key of no known family <{}>", text_hash(suffix)),
     }
 }
 

@@ -51,6 +51,22 @@ impl Settledness {
         self.send_pending + self.reservation_expiry + self.outbox + self.tasks + lag
     }
 
+    /// The counts in words.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let messages = match &self.lag {
+            None => "messages unknown".to_owned(),
+            Some(lag) => {
+                let sum: u64 = lag.iter().map(|lag| lag.messages).sum();
+                format!("{sum} messages")
+            }
+        };
+        format!(
+            "{} to send, {} undecided, {} events to publish, {} compensation tasks, {messages}",
+            self.send_pending, self.reservation_expiry, self.outbox, self.tasks
+        )
+    }
+
     /// Whether nothing is open and everything was asked.
     #[must_use]
     pub fn is_settled(&self) -> bool {

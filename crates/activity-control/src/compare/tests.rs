@@ -91,9 +91,12 @@ fn a_fresh_bucket_agrees_at_both_stages() {
     assert_eq!(fields(Stage::OnSale, |_| {}), [""; 0]);
 }
 
+/// Spoils one field of a sound bucket.
+type Spoiler = fn(&mut Sides);
+
 #[test]
 fn every_field_is_compared() {
-    let spoilers: [(&str, fn(&mut Sides)); 19] = [
+    let spoilers: [(&str, Spoiler); 19] = [
         ("meta", |s| s.meta = None),
         ("stock", |s| s.stock = None),
         ("activity_stock row", |s| s.row = None),

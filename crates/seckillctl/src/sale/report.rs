@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use seckill_activity_control::Difference;
+use seckill_activity_control::{Difference, Settledness};
 use serde::Serialize;
 
 use super::answers::Tally;
@@ -136,6 +136,8 @@ pub struct Report {
     pub duplicate_orders: u64,
     /// What is not finished.
     pub unsettled: u64,
+    /// The same in detail, if anything is not finished.
+    pub on_its_way: Option<Settledness>,
     /// Promised, but no order.
     pub accepted_without_order: u64,
     /// Ordered, but never promised.
@@ -229,7 +231,7 @@ impl Report {
     }
 
     /// Counts that a right sale leaves at zero.
-    const fn must_be_zero(&self) -> [(u64, &'static str); 8] {
+    const fn must_be_zero(&self) -> [(u64, &'static str); 7] {
         [
             (self.other, "refusals that no buyer caused"),
             (
@@ -239,7 +241,6 @@ impl Report {
             (self.accepted_twice, "buyers were accepted twice"),
             (self.oversold, "units oversold"),
             (self.duplicate_orders, "duplicate orders"),
-            (self.unsettled, "things unsettled"),
             (
                 self.accepted_without_order,
                 "accepted reservations without an order",
@@ -307,6 +308,9 @@ impl Report {
                 );
             }
             Verdict::NotDone(reason) => require(false, format!("no audit: {reason}")),
+        }
+        if let Some(open) = &self.on_its_way {
+            require(false, format!("not settled: {}", open.words()));
         }
         self.failures = failures;
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use seckill_activity_control::{AuditOptions, AuditReport, Control, Order};
+use seckill_activity_control::{AuditOptions, AuditReport, Control, Order, Settledness};
 use seckill_message_bus::{Admin, BusRuntime};
 use seckill_service_kit::values::{count, positive_millis};
 use seckill_service_kit::{BrokerArgs, SecretArgs};
@@ -276,7 +276,8 @@ impl Sale<'_> {
 
         let mut report = self.report(&mix, &finished, killed);
         let settling = Instant::now();
-        report.unsettled = self.await_settled().await?;
+        report.on_its_way = self.await_settled().await?;
+        report.unsettled = report.on_its_way.as_ref().map_or(0, Settledness::open);
         report.settle_seconds = round(settling.elapsed().as_secs_f64());
         let auditing = Instant::now();
         self.check_stores(&mut report, &finished).await?;
@@ -332,7 +333,7 @@ impl Sale<'_> {
     }
 
     /// Waits until nothing is open; returns what still was when the time was up.
-    async fn await_settled(&self) -> anyhow::Result<u64> {
+    async fn await_settled(&self) -> anyhow::Result<Option<Settledness>> {
         let limit = self.args.settle_timeout_ms;
         let started = Instant::now();
         loop {
@@ -342,8 +343,8 @@ impl Sale<'_> {
                 .await;
             let is_late = started.elapsed() > limit;
             match found {
-                Ok(found) if found.is_settled() => return Ok(0),
-                Ok(found) if is_late => return Ok(found.open().max(1)),
+                Ok(found) if found.is_settled() => return Ok(None),
+                Ok(found) if is_late => return Ok(Some(found)),
                 Err(error) if is_late => return Err(error).context("asking what is settled"),
                 // A server that hiccups is asked again, like one that is not done.
                 Ok(_) | Err(_) => tokio::time::sleep(SETTLE_POLL).await,

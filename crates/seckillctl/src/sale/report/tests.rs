@@ -51,7 +51,15 @@ fn every_condition_is_required() {
         |r| r.accepted_twice = 1,
         |r| r.oversold = 1,
         |r| r.duplicate_orders = 1,
-        |r| r.unsettled = 1,
+        |r| {
+            r.on_its_way = Some(Settledness {
+                send_pending: 0,
+                reservation_expiry: 0,
+                outbox: 1,
+                tasks: 0,
+                lag: Some(Vec::new()),
+            });
+        },
         |r| r.accepted_without_order = 1,
         |r| r.audit = Verdict::NotDone("no Redis".to_owned()),
     ];
