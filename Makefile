@@ -1,4 +1,4 @@
-.PHONY: help demo up down test lint ci fmt bench chaos soak model
+.PHONY: help demo up down test lint ci fmt bench
 .DEFAULT_GOAL := help
 
 help:
@@ -7,6 +7,7 @@ help:
 	@echo "make down   stop them and the services (WIPE=1 removes their data too)"
 	@echo "make test   every test (ARGS=... go to nextest)"
 	@echo "make lint   every static check"
+	@echo "make bench  figures of the parts that have some (debug profile, real servers)"
 	@echo "make ci     what a fresh machine runs: lint, test, clean up"
 	@echo "make fmt    format the Rust code"
 
@@ -31,6 +32,5 @@ ci:
 fmt:
 	@cargo fmt --all
 
-# Planned, and silent in the help until they measure something.
-bench chaos soak model:
-	@echo "make $@ does nothing yet" >&2; exit 69
+bench:
+	@scripts/bench

@@ -31,8 +31,10 @@ postgres_bin() {
   printf '/usr/lib/postgresql/%s/bin' "${version:-$(newest_postgres)}"
 }
 
+# Only a version whose server is there: the client's package makes such a folder as well.
 newest_postgres() {
-  find /usr/lib/postgresql -mindepth 1 -maxdepth 1 -printf '%f\n' 2>/dev/null | sort -n | tail -n 1
+  find /usr/lib/postgresql -mindepth 3 -maxdepth 3 -path '*/bin/postgres' -printf '%P\n' 2>/dev/null |
+    cut -d / -f 1 | sort -n | tail -n 1
 }
 
 # A cluster is made aside and moved into place when it is whole: an interrupted initdb leaves none.
