@@ -21,12 +21,16 @@ const CAPACITY: u64 = 16_384;
 /// Reads in flight at once: misses of invented ids must not fill the queue that the scripts use.
 const LOOKUPS_MAX: usize = 64;
 
+/// Of these, reads for queries: invented ids in queries must not keep calls that reserve waiting.
+const QUERY_LOOKUPS_MAX: usize = LOOKUPS_MAX / 4;
+
 /// The cached view of all activities.
 pub(crate) struct Activities {
     redis: Redis,
     versions: Cache<ActivityId, Option<ActivityVersion>>,
     metas: Cache<Scope, Option<Arc<Meta>>>,
     lookups: Semaphore,
+    query_lookups: Semaphore,
 }
 
 impl Activities {
@@ -42,6 +46,7 @@ impl Activities {
                 .time_to_live(kept)
                 .build(),
             lookups: Semaphore::new(LOOKUPS_MAX),
+            query_lookups: Semaphore::new(QUERY_LOOKUPS_MAX),
         }
     }
 
@@ -65,5 +70,18 @@ impl Activities {
             Ok(self.redis.meta(&keys).await?.map(Arc::new))
         };
         self.metas.try_get_with_by_ref(scope, read).await
+    }
+
+    /// The same for a query. It waits for its turn before it takes the scope's read upon itself, so
+    /// that no call that reserves ever waits behind the queue of the queries.
+    pub(crate) async fn meta_for_query(
+        &self,
+        scope: &Scope,
+    ) -> Result<Option<Arc<Meta>>, Arc<Error>> {
+        if let Some(known) = self.metas.get(scope).await {
+            return Ok(known);
+        }
+        let _turn = self.query_lookups.acquire().await;
+        self.meta(scope).await
     }
 }

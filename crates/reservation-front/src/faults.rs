@@ -15,7 +15,7 @@ use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
 /// The domain of this API's reasons.
 pub(crate) const ERROR_DOMAIN: &str = "seckill";
 
-/// When a caller may try again after nothing was decided. Long enough for a failed-over connection
+/// When a caller may try again after an attempt that decided nothing. Long enough for a failed-over connection
 /// to come back, so that a million callers do not return at once to a server that is not there yet.
 const RETRY_BUSY: Duration = Duration::from_millis(500);
 
@@ -26,11 +26,13 @@ const RETRY_UNKNOWN: Duration = Duration::from_millis(200);
 /// Why a call got no outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing was decided: Redis is away, refuses, or too many calls are in hand.
+    /// This attempt decided nothing: Redis is away, refuses, or too many calls are in hand.
     SystemBusy,
+    /// The same for a repeat, whose earlier attempt may have been decided.
+    RepeatBusy,
     /// The script may have decided. The same request id tells, sooner or later.
     OutcomeUnknown,
-    /// The deadline passed before anything was sent to Redis.
+    /// The deadline passed before this attempt sent anything to Redis.
     DeadlineExceeded,
 }
 
@@ -40,7 +42,14 @@ impl Fault {
             Self::SystemBusy => (
                 Code::Unavailable,
                 "SYSTEM_BUSY",
-                "nothing was decided; try again with the same request id",
+                "this attempt decided nothing; try again with the same request id",
+                RETRY_BUSY,
+            ),
+            Self::RepeatBusy => (
+                Code::Unavailable,
+                "OUTCOME_UNKNOWN",
+                "this repeat decided nothing, and what became of an earlier attempt is unknown; \
+                 repeat with the same request id, or query",
                 RETRY_BUSY,
             ),
             Self::OutcomeUnknown => (
@@ -52,9 +61,18 @@ impl Fault {
             Self::DeadlineExceeded => (
                 Code::DeadlineExceeded,
                 "DEADLINE_EXCEEDED",
-                "the deadline passed before anything was sent; try again with the same request id",
+                "the deadline passed before this attempt sent anything; try again with the same request id",
                 RETRY_BUSY,
             ),
+        }
+    }
+
+    /// What a call of this kind is told: nobody may tell a caller who repeats that nothing happened,
+    /// for an earlier attempt may have run.
+    pub(crate) fn for_call(self, repeat: bool) -> Self {
+        match self {
+            Self::SystemBusy if repeat => Self::RepeatBusy,
+            fault => fault,
         }
     }
 
@@ -119,6 +137,7 @@ mod tests {
         let request_id = RequestId::parse("q-1").unwrap();
         for fault in [
             Fault::SystemBusy,
+            Fault::RepeatBusy,
             Fault::OutcomeUnknown,
             Fault::DeadlineExceeded,
         ] {
@@ -133,6 +152,18 @@ mod tests {
             assert_eq!(info.metadata["request_id"], "q-1");
             assert!(details.retry_info().unwrap().retry_delay.is_some());
         }
+    }
+
+    #[test]
+    fn a_repeat_is_never_told_that_nothing_was_decided() {
+        let reason = |fault: Fault, repeat| {
+            let details = fault.for_call(repeat).status(None).get_error_details();
+            details.error_info().unwrap().reason.clone()
+        };
+        assert_eq!(reason(Fault::SystemBusy, false), "SYSTEM_BUSY");
+        assert_eq!(reason(Fault::SystemBusy, true), "OUTCOME_UNKNOWN");
+        assert_eq!(reason(Fault::OutcomeUnknown, true), "OUTCOME_UNKNOWN");
+        assert_eq!(reason(Fault::DeadlineExceeded, true), "DEADLINE_EXCEEDED");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod deadline;
 mod faults;
 mod first_send;
 mod health;
+mod incoming;
 mod layer;
 mod log_limit;
 mod query;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use seckill_key_layout::{BucketKeys, bucket_of_user};
-use seckill_lua_scripts::{Error as RedisError, ErrorKind, Meta, Redis, ReservationRecord};
+use seckill_lua_scripts::{
+    Error as RedisError, ErrorKind, Meta, Recovery, Redis, ReservationRecord,
+};
 use seckill_order_store::{DecisionRecord, ReservationRef, Store};
 use seckill_proto::{QueryKey, ReservationQuery, v1};
 use seckill_state_machine::{
@@ -19,6 +21,7 @@ use crate::deadline::CallDeadline;
 use crate::faults::{Fault, not_found};
 use crate::log_limit::LogLimit;
 use crate::reserve::Reserving;
+use crate::settings::FrontSettings;
 
 /// Queries that may wait for PostgreSQL at once: four for each connection of the default pool. The
 /// hot path must never turn into load on it, so further ones are turned away.
@@ -30,13 +33,26 @@ pub(crate) struct Querying {
     store: Store,
     activities: Arc<Activities>,
     reserving: Arc<Reserving>,
+    in_hand: Semaphore,
     store_queries: Semaphore,
     redis_trouble: LogLimit,
     store_trouble: LogLimit,
+    shed: LogLimit,
 }
 
 /// Redis could not answer.
 struct Unanswered;
+
+/// What Redis says.
+enum Found {
+    Record(ReservationRecord),
+    /// It is somebody else's.
+    NotYours,
+    /// Nothing, in the bucket of these keys.
+    Nothing(BucketKeys),
+    /// It does not know the activity.
+    NoActivity,
+}
 
 impl Querying {
     pub(crate) fn new(
@@ -44,15 +60,18 @@ impl Querying {
         store: Store,
         activities: Arc<Activities>,
         reserving: Arc<Reserving>,
+        settings: &FrontSettings,
     ) -> Self {
         Self {
             redis,
             store,
             activities,
             reserving,
+            in_hand: Semaphore::new(settings.queries_max()),
             store_queries: Semaphore::new(STORE_QUERIES_MAX),
             redis_trouble: LogLimit::new(),
             store_trouble: LogLimit::new(),
+            shed: LogLimit::new(),
         }
     }
 
@@ -65,6 +84,12 @@ impl Querying {
         let request_id = match &query.key {
             QueryKey::Request(request_id) => Some(request_id),
             QueryKey::Reservation(_) => None,
+        };
+        let Ok(_room) = self.in_hand.try_acquire() else {
+            if let Some(left_out) = self.shed.allow() {
+                warn!(left_out, "too many queries in hand, some are turned away");
+            }
+            return Err(Fault::SystemBusy.status(request_id));
         };
         match timeout_at(deadline.instant(), self.find_somewhere(query)).await {
             Ok(Ok(Some(response))) => Ok(response),
@@ -79,34 +104,65 @@ impl Querying {
         query: &ReservationQuery,
     ) -> Result<Option<v1::GetReservationResponse>, Fault> {
         let in_redis = self.find_in_redis(query).await;
-        if let Ok(Some(record)) = &in_redis {
+        match &in_redis {
+            Ok(Found::Record(record)) => return Ok(Some(from_redis(record))),
             // A stranger learns nothing, not even that PostgreSQL has nothing either.
-            let owned = record.user_id == query.user_id;
-            return Ok(owned.then(|| from_redis(record)));
+            Ok(Found::NotYours) => return Ok(None),
+            Ok(Found::Nothing(_) | Found::NoActivity) | Err(Unanswered) => {}
         }
-        match self.find_in_store(query).await? {
-            Some(record) => Ok(Some(from_store(record))),
-            None if in_redis.is_ok() => Ok(None),
+        if let Some(record) = self.find_in_store(query).await? {
+            return Ok(Some(from_store(record)));
+        }
+        match in_redis {
+            Ok(Found::Nothing(keys)) => self.surely_nothing(&keys).await.map(|()| None),
+            Ok(_) if self.reserving.assumes_window() => Err(Fault::OutcomeUnknown),
+            Ok(_) => Ok(None),
             // It may be open in Redis, where nobody can look right now.
-            None => Err(Fault::SystemBusy),
+            Err(Unanswered) => Err(Fault::SystemBusy),
+        }
+    }
+
+    /// Whether what neither store has does not exist. A failover may have lost an acceptance that
+    /// still becomes an order, so that in its recovery window nobody knows.
+    async fn surely_nothing(&self, keys: &BucketKeys) -> Result<(), Fault> {
+        if self.reserving.assumes_window() {
+            return Err(Fault::OutcomeUnknown);
+        }
+        let meta = self.redis.meta(keys).await;
+        let meta = meta.map_err(|error| {
+            self.redis_failed(&error);
+            Fault::SystemBusy
+        })?;
+        match meta.map(|meta| meta.recovery) {
+            Some(Recovery::None) => Ok(()),
+            // A bucket of a known activity without meta has lost everything.
+            Some(Recovery::Window | Recovery::Rebuild) | None => Err(Fault::OutcomeUnknown),
         }
     }
 
     async fn find_in_redis(
         &self,
         query: &ReservationQuery,
-    ) -> Result<Option<ReservationRecord>, Unanswered> {
-        let meta = self.activities.meta(&query.scope).await;
+    ) -> Result<Found, Unanswered> {
+        let meta = self.activities.meta_for_query(&query.scope).await;
         let Some(meta) = meta.map_err(|error| self.redis_failed(&error))? else {
-            return Ok(None);
+            return Ok(Found::NoActivity);
         };
         let bucket_id = bucket_of_user(&query.scope, &query.user_id, meta.bucket_count);
         let keys = BucketKeys::new(&query.scope.bucket(bucket_id));
         let found = match &query.key {
-            QueryKey::Reservation(id) => self.redis.reservation(&keys, id).await,
+            QueryKey::Reservation(id) => self.find_by_id(&keys, id).await,
             QueryKey::Request(id) => self.find_by_request(&keys, &meta, &query.user_id, id).await,
         };
-        found.map_err(|error| self.redis_failed(&error))
+        Ok(match found.map_err(|error| self.redis_failed(&error))? {
+            Found::Record(record) if record.user_id != query.user_id => Found::NotYours,
+            found => found,
+        })
+    }
+
+    async fn find_by_id(&self, keys: &BucketKeys, id: &ReservationId) -> Result<Found, RedisError> {
+        let record = self.redis.reservation(keys, id).await?;
+        Ok(record.map_or_else(|| Found::Nothing(keys.clone()), Found::Record))
     }
 
     /// The remembered result names the reservation; when it was lost, the id can still be derived.
@@ -116,17 +172,17 @@ impl Querying {
         meta: &Meta,
         user_id: &UserId,
         request_id: &RequestId,
-    ) -> Result<Option<ReservationRecord>, RedisError> {
+    ) -> Result<Found, RedisError> {
         let cached = self.redis.cached_request(keys, request_id).await?;
         let remembered: Option<ReservationId> = match cached {
-            Some(cached) if cached.user_id != *user_id => return Ok(None),
+            Some(cached) if cached.user_id != *user_id => return Ok(Found::NotYours),
             Some(cached) if cached.code == ReserveCode::Accepted => cached.reservation_id,
             Some(_) | None => None,
         };
         let derived = || self.reserving.derived_id(meta, user_id, request_id);
         match remembered.or_else(derived) {
-            Some(id) => self.redis.reservation(keys, &id).await,
-            None => Ok(None),
+            Some(id) => self.find_by_id(keys, &id).await,
+            None => Ok(Found::Nothing(keys.clone())),
         }
     }
 

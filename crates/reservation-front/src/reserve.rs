@@ -111,7 +111,8 @@ impl Reserving {
         deadline: CallDeadline,
     ) -> Result<v1::ReserveResponse, Status> {
         let request_id = call.request_id.clone();
-        let fail = |fault: Fault| fault.status(Some(&request_id));
+        let repeat = call.repeat;
+        let fail = |fault: Fault| fault.for_call(repeat).status(Some(&request_id));
         let Ok(room) = Arc::clone(&self.in_flight).try_acquire_owned() else {
             if let Some(left_out) = self.shed.allow() {
                 warn!(left_out, "too many calls in hand, some are turned away");
@@ -156,8 +157,11 @@ impl Reserving {
                 .current_version(&call.scope.activity_id)
                 .await;
             let current = current.map_err(|error| self.lookup_failed(&call.scope, &error))?;
-            if current != Some(call.scope.version) {
-                return ours(ReserveCode::VersionMismatch);
+            match current {
+                Some(version) if version == call.scope.version => {}
+                Some(_) => return ours(ReserveCode::VersionMismatch),
+                // Not open yet, or the pointer was lost: it may come back, so that this is not final.
+                None => return ours(ReserveCode::ConfigMissing),
             }
         }
         let meta = self.activities.meta(&call.scope).await;
@@ -268,7 +272,7 @@ impl Reserving {
     }
 
     /// Whether a failover may just have happened: after a start or a reconnect nobody has told yet.
-    fn assumes_window(&self) -> bool {
+    pub(crate) fn assumes_window(&self) -> bool {
         let fresh = |since: Instant| since.elapsed() < self.assume_window;
         fresh(self.started) || self.redis.connected_since().is_none_or(fresh)
     }

@@ -54,7 +54,13 @@ pub async fn run(ctx: Context, settings: FrontSettings) -> anyhow::Result<()> {
         first_sends,
         &settings,
     ));
-    let querying = Querying::new(redis.clone(), store, activities, Arc::clone(&reserving));
+    let querying = Querying::new(
+        redis.clone(),
+        store,
+        activities,
+        Arc::clone(&reserving),
+        &settings,
+    );
     let front = Front::new(Arc::clone(&reserving), querying, settings.call_budget_ms);
 
     let reporter = HealthReporter::new();
@@ -69,7 +75,7 @@ pub async fn run(ctx: Context, settings: FrontSettings) -> anyhow::Result<()> {
             reporter,
             reserving,
             senders,
-            settings.call_budget_ms,
+            &settings,
         ),
     );
     tracing::info!(grpc_addr = %address, "serving");
@@ -93,7 +99,8 @@ fn watch_dependencies(ctx: &Context, redis: &Redis, store: &Store, producer: &Pr
     let probed = store.clone();
     ctx.dependency("postgres", false, move || {
         let store = probed.clone();
-        async move { store.check_schema().await }
+        // As anyhow's error, which tells the causes: a wrong password shows only there.
+        async move { store.check_schema().await.map_err(anyhow::Error::from) }
     });
     let probed = producer.clone();
     ctx.dependency("broker", false, move || {

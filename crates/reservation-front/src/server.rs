@@ -8,14 +8,15 @@ use seckill_proto::{ACTIVITY_TOKEN_BYTES_MAX, FILE_DESCRIPTOR_SET};
 use seckill_service_kit::Context;
 use tokio::net::TcpListener;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::first_send::Senders;
+use crate::incoming::incoming;
 use crate::layer::CallLimits;
 use crate::reserve::Reserving;
 use crate::service::Front;
+use crate::settings::FrontSettings;
 
 /// The largest message taken. The largest valid one has four ids of 128 bytes, the activity token of
 /// 4,096 and numbers: below 4,700 bytes. Twice that leaves room for fields of newer callers.
@@ -51,7 +52,7 @@ pub(crate) async fn serve(
     health: HealthReporter,
     reserving: Arc<Reserving>,
     senders: Arc<Senders>,
-    own_budget: Duration,
+    settings: &FrontSettings,
 ) -> anyhow::Result<()> {
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -61,9 +62,8 @@ pub(crate) async fn serve(
     let health = HealthServer::new(HealthService::from_health_reporter(health))
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
     let front = ReservationServiceServer::new(front).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let incoming = TcpIncoming::from(listener)
-        .with_nodelay(Some(true))
-        .with_keepalive(Some(KEEPALIVE));
+    let incoming = incoming(listener, KEEPALIVE, settings.connections_max);
+    let own_budget = settings.call_budget_ms;
     let shutdown = ctx.shutdown();
     let serving = Server::builder()
         .layer(CallLimits { own_budget })
@@ -83,7 +83,7 @@ pub(crate) async fn serve(
     };
     tokio::select! {
         served = serving => served?,
-        () = connections_closed => tracing::info!("connections still open are dropped"),
+        () = connections_closed => tracing::info!("connections still open end with the process"),
     }
     reserving.drained().await;
     senders.close();

@@ -23,6 +23,14 @@ const SENDERS_LIMIT: u64 = 16;
 /// about 1.6 GiB.
 const NEGATIVE_CACHE_LIMIT: u64 = 65_536;
 
+/// Most connections at once. Each costs a file descriptor and, when a caller reads nothing, up to the
+/// 1 MiB of its flow-control window; processes of 65,536 descriptors are as large as they come.
+const CONNECTIONS_LIMIT: u64 = 65_536;
+
+/// Queries in hand are a quarter of the calls in hand: each takes up to three reads of Redis, and the
+/// queue in front of Redis must keep room for those who reserve.
+const QUERIES_SHARE: usize = 4;
+
 const LISTEN: &str = "--listen (SECKILL_FRONT_LISTEN)";
 
 /// The reservation front of a flash sale
@@ -53,6 +61,14 @@ pub struct FrontSettings {
     #[arg(long, env = "SECKILL_FRONT_IN_FLIGHT_MAX", default_value = "2048", value_name = "COUNT",
           value_parser = count::<IN_FLIGHT_LIMIT>)]
     pub in_flight_max: usize,
+
+    /// Connections at once; further ones are closed at once
+    ///
+    /// Callers share connections, each carrying up to 1,024 calls. The default stays below the usual
+    /// limit of 1,024 file descriptors, with some 120 left for Redis, PostgreSQL, the broker and files.
+    #[arg(long, env = "SECKILL_FRONT_CONNECTIONS_MAX", default_value = "900",
+          value_name = "COUNT", value_parser = count::<CONNECTIONS_LIMIT>)]
+    pub connections_max: usize,
 
     /// How long the settings of an activity are kept in memory, in milliseconds
     #[arg(long, env = "SECKILL_FRONT_ACTIVITY_CACHE_MS", default_value = "1000", value_name = "MS",
@@ -136,6 +152,11 @@ impl FrontSettings {
     /// The name under which errors speak of the listen address.
     pub(crate) const fn listen_name() -> &'static str {
         LISTEN
+    }
+
+    /// How many queries may be in hand at once.
+    pub(crate) fn queries_max(&self) -> usize {
+        (self.in_flight_max / QUERIES_SHARE).max(1)
     }
 
     /// The first send's grace as the script takes it.

@@ -154,7 +154,8 @@ async fn another_version_is_refused_except_to_those_who_repeat() {
     let mut unknown = old.call("user-1", "request-1");
     unknown.activity_id = "no-such-activity".to_owned();
     let missing = reserve(&mut client, unknown.clone()).await;
-    assert_eq!(missing.code(), ReserveCode::VersionMismatch);
+    assert_eq!(missing.code(), ReserveCode::ConfigMissing);
+    assert!(missing.retryable, "a lost pointer may come back");
     unknown.repeat = true;
     let missing = reserve(&mut client, unknown).await;
     assert_eq!(missing.code(), ReserveCode::ConfigMissing);
@@ -204,6 +205,11 @@ async fn a_secret_that_is_not_configured_closes_the_activity() {
     let status = client.reserve(sale.call("u", "q")).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert_eq!(crate::harness::reason(&status), "SYSTEM_BUSY");
+    let mut repeat = sale.call("u", "q");
+    repeat.repeat = true;
+    let status = client.reserve(repeat).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(crate::harness::reason(&status), "OUTCOME_UNKNOWN");
     assert!(
         front
             .log_text()

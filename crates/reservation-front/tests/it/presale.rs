@@ -69,10 +69,7 @@ async fn invented_activities_cost_neither_memory_nor_keys() {
     });
     let answers = drive_to_the_end(&front, calls.collect::<Vec<_>>(), 256).await;
     answers.report("invented activities");
-    assert_eq!(
-        answers.with_code(ReserveCode::VersionMismatch).len(),
-        50_000
-    );
+    assert_eq!(answers.with_code(ReserveCode::ConfigMissing).len(), 50_000);
     assert_eq!(redis.dump().await, before);
     eventually(PATIENCE, "a real activity is still served", async || {
         let mut client = client(&front).await;
