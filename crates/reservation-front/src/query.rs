@@ -140,10 +140,7 @@ impl Querying {
         }
     }
 
-    async fn find_in_redis(
-        &self,
-        query: &ReservationQuery,
-    ) -> Result<Found, Unanswered> {
+    async fn find_in_redis(&self, query: &ReservationQuery) -> Result<Found, Unanswered> {
         let meta = self.activities.meta_for_query(&query.scope).await;
         let Some(meta) = meta.map_err(|error| self.redis_failed(&error))? else {
             return Ok(Found::NoActivity);

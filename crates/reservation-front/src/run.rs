@@ -66,6 +66,10 @@ pub async fn run(ctx: Context, settings: FrontSettings) -> anyhow::Result<()> {
     let reporter = HealthReporter::new();
     health::publish(&reporter, &ctx.readiness().borrow().clone()).await;
     ctx.spawn("health", health::follow(ctx.clone(), reporter.clone()));
+    let limits = server::Limits {
+        own_budget: settings.call_budget_ms,
+        connections_max: settings.connections_max,
+    };
     ctx.spawn(
         "grpc",
         server::serve(
@@ -75,7 +79,7 @@ pub async fn run(ctx: Context, settings: FrontSettings) -> anyhow::Result<()> {
             reporter,
             reserving,
             senders,
-            &settings,
+            limits,
         ),
     );
     tracing::info!(grpc_addr = %address, "serving");

@@ -16,7 +16,6 @@ use crate::incoming::incoming;
 use crate::layer::CallLimits;
 use crate::reserve::Reserving;
 use crate::service::Front;
-use crate::settings::FrontSettings;
 
 /// The largest message taken. The largest valid one has four ids of 128 bytes, the activity token of
 /// 4,096 and numbers: below 4,700 bytes. Twice that leaves room for fields of newer callers.
@@ -43,6 +42,15 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// 2 s: what is still open then is idle or stuck.
 const CONNECTIONS_CLOSE_MAX: Duration = Duration::from_secs(3);
 
+/// The listener's limits that are settings.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// The longest time for one call.
+    pub(crate) own_budget: Duration,
+    /// Connections at once.
+    pub(crate) connections_max: usize,
+}
+
 /// Serves until the process takes no more work, then lets the calls in hand finish, and at last says
 /// that nothing more will be queued for sending.
 pub(crate) async fn serve(
@@ -52,7 +60,7 @@ pub(crate) async fn serve(
     health: HealthReporter,
     reserving: Arc<Reserving>,
     senders: Arc<Senders>,
-    settings: &FrontSettings,
+    limits: Limits,
 ) -> anyhow::Result<()> {
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -62,8 +70,11 @@ pub(crate) async fn serve(
     let health = HealthServer::new(HealthService::from_health_reporter(health))
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
     let front = ReservationServiceServer::new(front).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let incoming = incoming(listener, KEEPALIVE, settings.connections_max);
-    let own_budget = settings.call_budget_ms;
+    let Limits {
+        own_budget,
+        connections_max,
+    } = limits;
+    let incoming = incoming(listener, KEEPALIVE, connections_max);
     let shutdown = ctx.shutdown();
     let serving = Server::builder()
         .layer(CallLimits { own_budget })

@@ -9,7 +9,7 @@ use secrecy::SecretString;
 use std::time::Duration;
 use tonic::Code;
 
-use crate::harness::{PATIENCE, Sale, client, find, front, reason, reserve, settings};
+use crate::harness::{Client, PATIENCE, Sale, client, find, front, reason, reserve, settings};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_owner_finds_a_reservation_by_either_name_and_a_stranger_finds_nothing() {
@@ -21,6 +21,7 @@ async fn the_owner_finds_a_reservation_by_either_name_and_a_stranger_finds_nothi
         .unwrap();
     let front = front(redis.url())
         .env("SECKILL_DATABASE_URL", database.url())
+        .env("SECKILL_FRONT_ASSUME_WINDOW_MS", 0)
         .start()
         .await;
     let mut client = client(&front).await;
@@ -53,6 +54,44 @@ async fn the_owner_finds_a_reservation_by_either_name_and_a_stranger_finds_nothi
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn in_the_recovery_window_what_is_nowhere_is_unknown() {
+    let redis = PrivateRedis::start().await;
+    let sale = Sale::open(&redis, settings(5)).await;
+    let database = TestDatabase::create().await;
+    migrate(&SecretString::from(database.url().to_owned()))
+        .await
+        .unwrap();
+    let front_with = |window_ms: u64| {
+        front(redis.url())
+            .env("SECKILL_DATABASE_URL", database.url())
+            .env("SECKILL_FRONT_ASSUME_WINDOW_MS", window_ms)
+    };
+    let ask = async |client: &mut Client, user: &str| {
+        let query = sale.query(user, Key::RequestId(format!("of-{user}")));
+        let status = find(client, query).await.unwrap_err();
+        (status.code(), reason(&status))
+    };
+    let not_found = (Code::NotFound, "RESERVATION_NOT_FOUND".to_owned());
+    let unknown = (Code::Unavailable, "OUTCOME_UNKNOWN".to_owned());
+
+    let fresh = front_with(600_000).start().await;
+    let mut assuming = client(&fresh).await;
+    reserve(&mut assuming, sale.call("owner", "of-stranger")).await;
+    assert_eq!(ask(&mut assuming, "nobody").await, unknown);
+    assert_eq!(ask(&mut assuming, "stranger").await, not_found);
+
+    let settled = front_with(0).instance(2).start().await;
+    let mut client = client(&settled).await;
+    assert_eq!(ask(&mut client, "nobody").await, not_found);
+    for recovery in ["window", "rebuild"] {
+        let meta = sale.keys().meta().to_owned();
+        redis.cli(&["HSET", &meta, "recovery", recovery]).await;
+        assert_eq!(ask(&mut client, "nobody").await, unknown, "{recovery}");
+        assert_eq!(ask(&mut client, "stranger").await, not_found);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn postgres_answers_when_redis_has_nothing_or_is_away() {
     let redis = PrivateRedis::start().await;
     let sale = Sale::open(&redis, settings(5)).await;
@@ -61,6 +100,7 @@ async fn postgres_answers_when_redis_has_nothing_or_is_away() {
     migrate(&url).await.unwrap();
     let front = front(redis.url())
         .env("SECKILL_DATABASE_URL", database.url())
+        .env("SECKILL_FRONT_ASSUME_WINDOW_MS", 0)
         .start()
         .await;
     let mut client = client(&front).await;
