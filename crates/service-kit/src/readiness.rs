@@ -148,7 +148,8 @@ impl Context {
         self.spawn(name, async move {
             while !ctx.shutdown().is_cancelled() {
                 let answer = match timeout(PROBE_TIMEOUT, probe()).await {
-                    Ok(answer) => answer.map_err(|error| error.to_string()),
+                    // The alternate form of anyhow's errors names the causes too.
+                    Ok(answer) => answer.map_err(|error| format!("{error:#}")),
                     Err(_) => Err("no answer within the time limit".to_owned()),
                 };
                 ctx.note_probe(name, answer);

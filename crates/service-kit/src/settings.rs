@@ -163,16 +163,20 @@ fn describe(command: &Command, matches: &ArgMatches) -> String {
 }
 
 /// A URL without its user, password and query; of any other secret nothing is left.
+///
+/// A '?' or '#' before the last '@' belongs to a password or begins a query that holds an '@'. Nobody
+/// can tell which, so that nothing but the scheme of such a URL is shown.
 #[must_use]
 pub fn redact_url(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return REDACTED.to_owned();
     };
-    let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    // The last '@' before the path: a password may hold one.
+    let without_query = |text: &str| text.split(['?', '#']).next().unwrap_or_default().to_owned();
+    // The last '@': a password may hold one.
     match rest.rsplit_once('@') {
-        Some((_, place)) => format!("{scheme}://{REDACTED}@{place}"),
-        None => format!("{scheme}://{rest}"),
+        Some((secret, _)) if secret.contains(['?', '#']) => format!("{scheme}://{REDACTED}"),
+        Some((_, place)) => format!("{scheme}://{REDACTED}@{}", without_query(place)),
+        None => format!("{scheme}://{}", without_query(rest)),
     }
 }
 
@@ -226,6 +230,20 @@ mod tests {
         assert_eq!(unknown.exit_code, 64);
         assert!(unknown.message.contains("--sise"));
         assert_eq!(refusal(&["--help"]).exit_code, 0);
+    }
+
+    #[test]
+    fn no_part_of_a_password_survives_whatever_it_holds() {
+        for (url, shown) in [
+            ("redis://u:p@ss@h:1/2?x=y", "redis://***@h:1/2"),
+            ("redis://h:1/2?x=hunter2#y", "redis://h:1/2"),
+            ("redis://u:hunter2?rest@h:1", "redis://***"),
+            ("postgres://u:hunter2#rest@h/d?x=y", "postgres://***"),
+            ("postgres://u:p@h/d?password=a@hunter2", "postgres://***"),
+            ("hunter2", "***"),
+        ] {
+            assert_eq!(redact_url(url), shown);
+        }
     }
 
     #[test]
