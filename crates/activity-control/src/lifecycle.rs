@@ -6,7 +6,7 @@
 //! | a crash leaves | who repairs |
 //! | --- | --- |
 //! | `ACTIVE` in PostgreSQL, some buckets still `PREPARED` | `open`, run again, finishes |
-//! | all buckets `ACTIVE`, no pointer | `open`, run again; until then buyers are told `VERSION_MISMATCH` |
+//! | all buckets `ACTIVE`, no pointer | `open`, run again; until then buyers are told `CONFIG_MISSING`, which is retryable |
 //! | `PAUSED` or `CLOSED` in PostgreSQL, some buckets still `ACTIVE` | the same step, run again; what these buckets sell meanwhile stays valid |
 //! | a failover lost a state | the same step, run again, or whoever calls [`Control::push_state`] |
 //!
@@ -369,6 +369,16 @@ impl Control {
 /// pointer outlives the others'.
 fn on_sale(all: &[Activity]) -> Option<&Activity> {
     all.iter()
-        .filter(|activity| matches!(activity.state, ActivityState::Active | ActivityState::Paused))
-        .max_by_key(|activity| (activity.settings.scope.version, activity.settings.ends_at_ms))
+        .filter(|activity| {
+            matches!(
+                activity.state,
+                ActivityState::Active | ActivityState::Paused
+            )
+        })
+        .max_by_key(|activity| {
+            (
+                activity.settings.scope.version,
+                activity.settings.ends_at_ms,
+            )
+        })
 }
