@@ -16,4 +16,3 @@ mod outbox;
 mod parking;
 mod schema;
 mod tasks;
-mod throughput;
