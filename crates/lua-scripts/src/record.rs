@@ -14,8 +14,11 @@ use seckill_state_machine::{
 
 use crate::Error;
 
-/// The longest number in a hash, in digits: below 2^53, so that Lua computes exactly.
+/// The longest number that scripts compute with, in digits: below 2^53, so that Lua does it exactly.
 const DIGITS_MAX: usize = 15;
+
+/// The longest version, in digits: it goes up to 2^53 - 1, and no script computes with it.
+const VERSION_DIGITS_MAX: usize = 16;
 
 /// A hash as it was read.
 pub(crate) struct Fields {
@@ -59,10 +62,19 @@ impl Fields {
     }
 
     fn number(&self, field: &str) -> Result<u64, Error> {
+        self.digits(field, DIGITS_MAX)
+    }
+
+    fn digits(&self, field: &str, digits_max: usize) -> Result<u64, Error> {
         let text = self
             .get(field)
             .ok_or_else(|| self.broken(field, "is missing"))?;
-        canonical(text).ok_or_else(|| self.broken(field, "is no canonical number"))
+        canonical(text, digits_max).ok_or_else(|| self.broken(field, "is no canonical number"))
+    }
+
+    fn version(&self, field: &str) -> Result<ActivityVersion, Error> {
+        ActivityVersion::new(self.digits(field, VERSION_DIGITS_MAX)?)
+            .map_err(|_| self.broken(field, "is out of range"))
     }
 
     fn number_or_zero(&self, field: &str) -> Result<u64, Error> {
@@ -94,17 +106,17 @@ impl Fields {
         let scope = Scope {
             activity_id: self.required::<ActivityId>("activity_id")?,
             sku_id: self.required::<SkuId>("sku_id")?,
-            version: self.in_range::<ActivityVersion, u64>(version)?,
+            version: self.version(version)?,
         };
         Ok(scope.bucket(self.in_range::<BucketId, u32>("bucket_id")?))
     }
 }
 
 /// A non-negative integer without sign, blanks, exponent or leading zeros.
-fn canonical(text: &str) -> Option<u64> {
+fn canonical(text: &str, digits_max: usize) -> Option<u64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let plain = text == "0" || !text.starts_with('0');
-    (digits && plain && (1..=DIGITS_MAX).contains(&text.len()))
+    (digits && plain && (1..=digits_max).contains(&text.len()))
         .then(|| text.parse().ok())
         .flatten()
 }
@@ -318,14 +330,14 @@ impl FromStr for CachedResult {
         if names_one == reservation_id.is_empty() {
             return Err(broken("reservation_id"));
         }
-        let quantity = canonical(quantity).and_then(|units| u32::try_from(units).ok());
+        let quantity = canonical(quantity, DIGITS_MAX).and_then(|units| u32::try_from(units).ok());
         Ok(Self {
             code,
             reservation_id: (!reservation_id.is_empty())
                 .then(|| ReservationId::parse(reservation_id))
                 .transpose()
                 .map_err(|_| broken("reservation_id"))?,
-            remaining: canonical(remaining).ok_or_else(|| broken("remaining"))?,
+            remaining: canonical(remaining, DIGITS_MAX).ok_or_else(|| broken("remaining"))?,
             user_id: UserId::parse(user_id).map_err(|_| broken("user_id"))?,
             quantity: quantity
                 .and_then(|units| Quantity::new(units).ok())
@@ -340,6 +352,7 @@ mod tests {
 
     #[test]
     fn numbers_must_be_canonical() {
+        let canonical = |text| canonical(text, DIGITS_MAX);
         assert_eq!(canonical("0"), Some(0));
         assert_eq!(canonical("999999999999999"), Some(999_999_999_999_999));
         for bad in [
@@ -356,6 +369,19 @@ mod tests {
             "1000000000000000",
         ] {
             assert_eq!(canonical(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_version_may_be_as_long_as_it_can_be_created() {
+        let version = |text: &str| {
+            let map = HashMap::from([("version".to_owned(), text.to_owned())]);
+            let fields = Fields { what: "meta", map };
+            fields.version("version").ok().map(ActivityVersion::get)
+        };
+        assert_eq!(version("9007199254740991"), Some(9_007_199_254_740_991));
+        for bad in ["9007199254740992", "10000000000000000", "0", "01", ""] {
+            assert_eq!(version(bad), None, "{bad}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Runs a script: EVALSHA, and when the server does not know it, one SCRIPT LOAD for all callers that
+//! Runs a script: EVALSHA, and when the node does not know it, one SCRIPT LOAD for all callers that
 //! noticed at once, then EVALSHA again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,12 +22,34 @@ const ROUNDS_MAX: usize = 4;
 /// The embedded scripts with their digests, and how often each was loaded.
 pub(crate) struct Scripts(Vec<Loadable>);
 
+/// Neighbouring slots whose loads count as one. A cluster's nodes own ranges of thousands of slots, so
+/// such a group is on one node; where a border goes through it, a load that was not for one's own
+/// node costs one more round.
+const SLOTS_TOGETHER: u16 = 256;
+
+/// Groups of the 16,384 slots. Standalone servers need the first one alone.
+const SLOT_GROUPS: usize = 16_384 / SLOTS_TOGETHER as usize;
+
 struct Loadable {
     source: &'static str,
     sha: fred::bytes_utils::Str,
-    /// Counts loads, so that a caller can tell whether somebody loaded it since it last tried.
+    loads: Vec<Loads>,
+}
+
+/// The loads of one script into one node.
+#[derive(Default)]
+struct Loads {
+    /// Counts them, so that a caller can tell whether somebody loaded it since it last tried.
     generation: AtomicU64,
     loading: Mutex<()>,
+}
+
+/// Which of a script's [`Loads`] belong to a call.
+fn group(route: &ClusterHash) -> usize {
+    match route {
+        ClusterHash::Custom(slot) => usize::from(slot / SLOTS_TOGETHER) % SLOT_GROUPS,
+        _ => 0,
+    }
 }
 
 impl Scripts {
@@ -35,14 +57,19 @@ impl Scripts {
         let loadable = |kind: Kind| Loadable {
             source: kind.source(),
             sha: fred::util::sha1_hash(kind.source()).into(),
-            generation: AtomicU64::new(0),
-            loading: Mutex::new(()),
+            loads: std::iter::repeat_with(Loads::default)
+                .take(SLOT_GROUPS)
+                .collect(),
         };
         Self(Kind::ALL.into_iter().map(loadable).collect())
     }
 
     fn get(&self, kind: Kind) -> &Loadable {
         &self.0[kind as usize]
+    }
+
+    fn loads(&self, call: &Call) -> &Loads {
+        &self.get(call.kind).loads[group(&call.route)]
     }
 }
 
@@ -90,10 +117,10 @@ impl Redis {
         client: &WithOptions<Client>,
         call: &Call,
     ) -> Result<Value, Error> {
-        let script = self.scripts().get(call.kind);
+        let loads = self.scripts().loads(call);
         let mut round = 1;
         loop {
-            let generation = script.generation.load(Ordering::Acquire);
+            let generation = loads.generation.load(Ordering::Acquire);
             let error = match send(client, call).await {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
@@ -110,25 +137,26 @@ impl Redis {
         }
     }
 
-    /// Loads the script, unless another caller did since `generation`.
+    /// Loads the script into the call's node, unless another caller did since `generation`.
     async fn load(
         &self,
         client: &WithOptions<Client>,
         call: &Call,
         generation: u64,
     ) -> Result<(), Error> {
-        let script = self.scripts().get(call.kind);
-        let _one_at_a_time = script.loading.lock().await;
-        if script.generation.load(Ordering::Acquire) != generation {
+        let loads = self.scripts().loads(call);
+        let _one_at_a_time = loads.loading.lock().await;
+        if loads.generation.load(Ordering::Acquire) != generation {
             return Ok(());
         }
+        let source = self.scripts().get(call.kind).source;
         let command = CustomCommand::new_static("SCRIPT LOAD", call.route.clone(), false);
         // The call itself surely did not run, whatever becomes of the load.
         client
-            .custom::<Value, _>(command, vec![script.source])
+            .custom::<Value, _>(command, vec![source])
             .await
             .map_err(|error| Error::NotConnected(format!("script load: {error}")))?;
-        script.generation.fetch_add(1, Ordering::AcqRel);
+        loads.generation.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 }
@@ -157,4 +185,22 @@ async fn send(client: &WithOptions<Client>, call: &Call) -> Result<Value, Client
     client
         .custom(call.command.clone(), call.arguments.clone())
         .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_into_one_node_does_not_count_for_another() {
+        assert_eq!(group(&ClusterHash::Random), 0);
+        assert_eq!(
+            group(&ClusterHash::Custom(0)),
+            group(&ClusterHash::Custom(255))
+        );
+        assert_eq!(group(&ClusterHash::Custom(16_383)), SLOT_GROUPS - 1);
+        // Where three nodes share the slots evenly, their ranges begin here.
+        let nodes = [0, 5_461, 10_923].map(|slot| group(&ClusterHash::Custom(slot + 256)));
+        assert!(nodes[0] < nodes[1] && nodes[1] < nodes[2]);
+    }
 }
