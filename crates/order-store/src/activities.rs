@@ -13,8 +13,8 @@ use tokio_postgres::Row;
 
 use self::rules::{check, differences, permitted, refuse_second_version};
 use self::statements::{
-    ACTIVITY, activity, insert_activity, insert_stock, lock_versions, move_state, read_activity,
-    record_move,
+    ACTIVITIES, ACTIVITY, OPEN_SCOPES, activity, insert_activity, insert_stock, lock_versions,
+    move_state, read_activity, record_move,
 };
 use crate::rows::{ScopeKey, bucket_id, number};
 use crate::{Error, Store};
@@ -103,14 +103,7 @@ impl Store {
     ) -> Result<Vec<Activity>, Error> {
         let id = activity_id.map(ActivityId::as_str);
         let rows = self
-            .read(
-                "activities",
-                "-- activities
-                SELECT * FROM activity
-                WHERE $1::text IS NULL OR activity_id = $1
-                ORDER BY activity_id, version DESC, sku_id",
-                &[/* activity_id */ &id],
-            )
+            .read("activities", ACTIVITIES, &[/* activity_id */ &id])
             .await?;
         rows.iter().map(activity).collect()
     }
@@ -179,16 +172,7 @@ impl Store {
     /// # Errors
     /// As every read.
     pub async fn open_scopes(&self) -> Result<Vec<Activity>, Error> {
-        let rows = self
-            .read(
-                "open_scopes",
-                "-- open_scopes
-                SELECT * FROM activity
-                WHERE archived_at IS NULL AND retention_until > now()
-                ORDER BY activity_id, sku_id, version",
-                &[],
-            )
-            .await?;
+        let rows = self.read("open_scopes", OPEN_SCOPES, &[]).await?;
         rows.iter().map(activity).collect()
     }
 

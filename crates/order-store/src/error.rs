@@ -71,10 +71,13 @@ impl Cause {
     }
 
     /// Whether the connection is of no more use: it broke, or the server ended the session, or it
-    /// leads to a server that takes no writes.
+    /// leads to a server that takes no writes, or a statement that it has prepared no longer suits
+    /// the schema ("cached plan must not change result type"), which no repeat on it would cure.
     #[must_use]
     pub fn ends_connection(&self) -> bool {
-        self.session_ended || self.is(&SqlState::READ_ONLY_SQL_TRANSACTION)
+        self.session_ended
+            || self.is(&SqlState::READ_ONLY_SQL_TRANSACTION)
+            || self.is(&SqlState::FEATURE_NOT_SUPPORTED)
     }
 
     /// Whether another transaction got in the way and the same work may simply run again.
@@ -248,13 +251,19 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// The schema is not the one that this program was built for.
+    /// The schema is older than this program needs, or newer than this migrator knows.
     #[error("the schema is at version {found}, this program needs {wanted}")]
     Schema {
         /// The newest version that the database has; 0 when it has none.
         found: u32,
         /// The newest version that this program knows.
         wanted: u32,
+    },
+    /// A migration that this program knows is not on record, or with other contents.
+    #[error("migration {version} of the schema is not the one that this program knows")]
+    SchemaDiffers {
+        /// The migration's number.
+        version: u32,
     },
     /// A migration failed.
     #[error("migrating the schema failed: {0}")]
@@ -275,7 +284,10 @@ impl Error {
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::Conflict(_) => ErrorKind::Conflict,
             Self::Url(_) | Self::Invalid { .. } => ErrorKind::Invalid,
-            Self::Stored { .. } | Self::Schema { .. } | Self::Migration(_) => ErrorKind::Fatal,
+            Self::Stored { .. }
+            | Self::Schema { .. }
+            | Self::SchemaDiffers { .. }
+            | Self::Migration(_) => ErrorKind::Fatal,
         }
     }
 

@@ -140,12 +140,25 @@ impl Store {
     }
 }
 
-const DECISIONS: &str = "-- decisions
-    SELECT d.*, o.order_id, o.state AS order_state
+/// What is read of a decision, by name: with `*`, a column that a later schema adds would change the
+/// result of statements that running programs have prepared.
+macro_rules! decision_columns {
+    () => {
+        "d.reservation_id, d.request_id, d.user_id, d.activity_id, d.sku_id, d.version, d.bucket_id,
+        d.quantity, d.kind, d.reason, d.reserved_at, d.decided_at, d.traceparent"
+    };
+}
+
+const DECISIONS: &str = concat!(
+    "-- decisions
+    SELECT ",
+    decision_columns!(),
+    ", o.order_id, o.state AS order_state
     FROM reservation_decision AS d
     LEFT JOIN orders AS o ON o.reservation_id = d.reservation_id
     WHERE d.reservation_id = ANY($1)
-    ORDER BY d.reservation_id";
+    ORDER BY d.reservation_id"
+);
 
 /// The decisions of these reservations as a transaction sees them.
 pub(crate) async fn read_decisions(
@@ -156,28 +169,38 @@ pub(crate) async fn read_decisions(
     rows.iter().map(decision_record).collect()
 }
 
-const FIND_BY_RESERVATION: &str = "-- find_reservation
-    SELECT d.*, o.order_id, o.state AS order_state
+const FIND_BY_RESERVATION: &str = concat!(
+    "-- find_reservation
+    SELECT ",
+    decision_columns!(),
+    ", o.order_id, o.state AS order_state
     FROM reservation_decision AS d
     LEFT JOIN orders AS o ON o.reservation_id = d.reservation_id
     WHERE d.reservation_id = $5
-        AND d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3 AND d.user_id = $4";
+        AND d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3 AND d.user_id = $4"
+);
 
 // The first half finds an order by the order's unique key, the second a refusal by the partial
 // index that holds refusals alone.
-const FIND_BY_REQUEST: &str = "-- find_reservation
+const FIND_BY_REQUEST: &str = concat!(
+    "-- find_reservation
     SELECT f.*
     FROM (
-        SELECT d.*, o.order_id, o.state AS order_state
+        SELECT ",
+    decision_columns!(),
+    ", o.order_id, o.state AS order_state
         FROM orders AS o
         JOIN reservation_decision AS d ON d.reservation_id = o.reservation_id
         WHERE o.activity_id = $1 AND o.sku_id = $2 AND o.version = $3
             AND o.request_id = $5 AND o.user_id = $4
         UNION ALL
-        SELECT d.*, NULL, NULL
+        SELECT ",
+    decision_columns!(),
+    ", NULL, NULL
         FROM reservation_decision AS d
         WHERE d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3
             AND d.request_id = $5 AND d.user_id = $4 AND d.kind <> 'ORDERED'
     ) AS f
     ORDER BY f.order_id IS NULL, f.decided_at DESC
-    LIMIT 1";
+    LIMIT 1"
+);

@@ -1,8 +1,10 @@
 //! The schema: embedded, applied by a command, checked by services.
 //!
 //! refinery wraps each file in a transaction but takes no lock, so an advisory lock keeps two
-//! migrators apart. Services never migrate; they refuse a schema that they do not know.
+//! migrators apart. Services never migrate; they refuse a schema on which a migration that they know
+//! is missing or was changed. What a newer program has added on top is made to suit them as well.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
@@ -10,7 +12,7 @@ use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 
-use crate::rows::number;
+use crate::rows::{get, number};
 use crate::{Cause, Error, Store};
 
 mod embedded {
@@ -148,31 +150,49 @@ async fn applied_version(client: &Client) -> Result<u32, tokio_postgres::Error> 
     }
 }
 
+const APPLIED: &str = "-- check_schema
+    SELECT version::bigint AS version, checksum
+    FROM refinery_schema_history
+    ORDER BY version";
+
+/// Whether every migration that this program knows is applied as it knows it. Newer ones may follow:
+/// each suits the program before it, so that the schema can be expanded under running services.
+fn compare(applied: &BTreeMap<u32, String>) -> Result<(), Error> {
+    let found = applied.keys().next_back().copied().unwrap_or(0);
+    let wanted = wanted();
+    if found < wanted {
+        return Err(Error::Schema { found, wanted });
+    }
+    for known in embedded::migrations::runner().get_migrations() {
+        let version = u32::try_from(known.version()).unwrap_or(u32::MAX);
+        if applied.get(&version) != Some(&known.checksum().to_string()) {
+            return Err(Error::SchemaDiffers { version });
+        }
+    }
+    Ok(())
+}
+
 impl Store {
-    /// Whether the schema is the one that this program was built for.
+    /// Whether the schema has every migration that this program knows, unchanged.
     ///
     /// # Errors
-    /// `Schema` when it is older, newer or not there at all.
+    /// `Schema` when it is older or not there at all, `SchemaDiffers` when a migration was changed.
     pub async fn check_schema(&self) -> Result<(), Error> {
-        let wanted = wanted();
-        let found = match self.read("check_schema", APPLIED_VERSION, &[]).await {
-            Ok(rows) => match rows.first() {
-                Some(row) => number(row, "version")?,
-                None => 0,
-            },
+        let rows = match self.read("check_schema", APPLIED, &[]).await {
+            Ok(rows) => rows,
             Err(error)
                 if error
                     .cause()
                     .is_some_and(|c| c.is(&SqlState::UNDEFINED_TABLE)) =>
             {
-                0
+                Vec::new()
             }
             Err(error) => return Err(error),
         };
-        if found == wanted {
-            Ok(())
-        } else {
-            Err(Error::Schema { found, wanted })
-        }
+        let applied = rows
+            .iter()
+            .map(|row| Ok((number(row, "version")?, get(row, "checksum")?)))
+            .collect::<Result<BTreeMap<u32, String>, Error>>()?;
+        compare(&applied)
     }
 }

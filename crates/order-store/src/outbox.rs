@@ -154,7 +154,10 @@ impl Store {
                                 lease_token = claim.token, attempts = o.attempts + 1
                             FROM due, claim
                             WHERE o.outbox_id = due.outbox_id
-                            RETURNING o.*
+                            RETURNING o.outbox_id, o.event_id, o.kind, o.order_id, o.reason,
+                                o.reservation_id, o.request_id, o.user_id, o.activity_id, o.sku_id,
+                                o.version, o.bucket_id, o.quantity, o.occurred_at, o.traceparent,
+                                o.attempts, o.lease_token
                         )
                         SELECT * FROM claimed ORDER BY outbox_id",
                         &[

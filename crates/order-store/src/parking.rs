@@ -231,7 +231,10 @@ impl Store {
             .read(
                 "dead_letters",
                 "-- dead_letters
-                SELECT *, properties::text AS properties_text
+                SELECT letter_id, topic, consumer_group, message_key, broker_message_id, queue_id,
+                    queue_offset, born_at, body, reason, error, attempts, activity_id, sku_id,
+                    version, bucket_id, parked_at, times_parked,
+                    properties::text AS properties_text
                 FROM dead_letter
                 WHERE letter_id > $1 AND ($2::text IS NULL OR topic = $2)
                 ORDER BY letter_id

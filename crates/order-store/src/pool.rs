@@ -221,7 +221,8 @@ impl Store {
             .and_then(Error::cause)
             .is_some_and(Cause::ends_connection)
         {
-            // The other idle ones most likely lead to the same demoted or restarted server.
+            // The other idle ones most likely lead to the same demoted or restarted server, or have
+            // prepared the same statement.
             self.pool.retain(|_, _| false);
         } else {
             session.give_back();

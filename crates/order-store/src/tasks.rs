@@ -266,7 +266,10 @@ impl Store {
                                 updated_by = 'claim_tasks'
                             FROM due, claim
                             WHERE t.reservation_id = due.reservation_id
-                            RETURNING t.*
+                            RETURNING t.reservation_id, t.request_id, t.user_id, t.activity_id,
+                                t.sku_id, t.version, t.bucket_id, t.quantity, t.reserved_at,
+                                t.traceparent, t.origin, t.generation, t.attempts, t.lease_token,
+                                t.next_attempt_at
                         )
                         SELECT * FROM claimed ORDER BY next_attempt_at, reservation_id",
                         &[

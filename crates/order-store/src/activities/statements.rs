@@ -7,8 +7,48 @@ use crate::Error;
 use crate::pool::Session;
 use crate::rows::{ScopeKey, count, get, number, parse, scope, small, time_ms, to_time, version};
 
-pub(super) const ACTIVITY: &str = "-- activity
-    SELECT * FROM activity WHERE activity_id = $1 AND sku_id = $2 AND version = $3";
+/// What is read of an activity, by name: with `*`, a column that a later schema adds would change
+/// the result of statements that running programs have prepared.
+macro_rules! activity_columns {
+    () => {
+        "activity_id, sku_id, version, state, starts_at, ends_at, retention_until, total_stock,
+        bucket_count, limit_per_user, max_quantity, reservation_ttl_ms, patience_ms, secret_version"
+    };
+}
+
+pub(super) const ACTIVITY: &str = concat!(
+    "-- activity
+    SELECT ",
+    activity_columns!(),
+    " FROM activity WHERE activity_id = $1 AND sku_id = $2 AND version = $3"
+);
+
+pub(super) const ACTIVITIES: &str = concat!(
+    "-- activities
+    SELECT ",
+    activity_columns!(),
+    " FROM activity
+    WHERE $1::text IS NULL OR activity_id = $1
+    ORDER BY activity_id, version DESC, sku_id"
+);
+
+pub(super) const OPEN_SCOPES: &str = concat!(
+    "-- open_scopes
+    SELECT ",
+    activity_columns!(),
+    " FROM activity
+    WHERE archived_at IS NULL AND retention_until > now()
+    ORDER BY activity_id, sku_id, version"
+);
+
+const LOCK_VERSIONS: &str = concat!(
+    "-- lock_versions
+    SELECT ",
+    activity_columns!(),
+    " FROM activity WHERE activity_id = $1
+    ORDER BY sku_id, version
+    FOR NO KEY UPDATE"
+);
 
 /// Reads a row of the table.
 pub(super) fn activity(row: &Row) -> Result<Activity, Error> {
@@ -85,7 +125,7 @@ pub(super) async fn insert_stock(
                 SELECT $1, $2, $3, r.bucket_id, r.units, r.units, 'create_activity'
                 FROM unnest($4::bigint[], $5::bigint[]) AS r (bucket_id, units)
                 ORDER BY r.bucket_id
-                RETURNING *
+                RETURNING activity_id, sku_id, version, bucket_id, total
             )
             INSERT INTO stock_ledger (activity_id, sku_id, version, bucket_id, kind, delta)
             SELECT activity_id, sku_id, version, bucket_id, 'INITIAL', total FROM stock
@@ -118,13 +158,7 @@ pub(super) async fn lock_versions(
     id: &ActivityId,
 ) -> Result<Vec<Activity>, Error> {
     let rows = session
-        .query(
-            "-- lock_versions
-            SELECT * FROM activity WHERE activity_id = $1
-            ORDER BY sku_id, version
-            FOR NO KEY UPDATE",
-            &[/* activity_id */ &id.as_str()],
-        )
+        .query(LOCK_VERSIONS, &[/* activity_id */ &id.as_str()])
         .await?;
     rows.iter().map(activity).collect()
 }

@@ -1,9 +1,13 @@
 //! Migrations, and the constraints that stand when every program is wrong.
 
-use seckill_order_store::{Error, ErrorKind, Store, migrate};
+use std::time::Duration;
+
+use seckill_order_store::{
+    DeadLetterFilter, Error, ErrorKind, ReservationRef, Store, TaskOrigin, migrate,
+};
 use seckill_test_support::TestDatabase;
 
-use crate::fixture::{config, sale};
+use crate::fixture::{self, config, sale};
 
 #[tokio::test]
 async fn migrating_an_empty_database_works_and_again_changes_nothing() {
@@ -40,7 +44,7 @@ async fn migrators_that_start_at_once_apply_each_file_once() {
 }
 
 #[tokio::test]
-async fn a_schema_that_is_newer_or_was_tampered_with_is_refused() {
+async fn a_newer_schema_suits_services_and_stops_an_older_migrator() {
     let sale = sale(1, 1).await;
     sale.db
         .execute(
@@ -48,26 +52,94 @@ async fn a_schema_that_is_newer_or_was_tampered_with_is_refused() {
             VALUES (9999, 'of_the_future', '2030-01-01T00:00:00Z', '1')",
         )
         .await;
-    let error = sale.store.check_schema().await.unwrap_err();
-    assert!(
-        matches!(error, Error::Schema { found: 9_999, .. }),
-        "{error}"
-    );
+    sale.store.check_schema().await.unwrap();
     let error = migrate(&sale.db.url().into()).await.unwrap_err();
     assert!(
         matches!(error, Error::Schema { found: 9_999, .. }),
         "{error}"
     );
+}
 
+#[tokio::test]
+async fn a_schema_with_a_changed_or_missing_migration_is_refused() {
+    let sale = sale(1, 1).await;
     sale.db
-        .execute(
-            "DELETE FROM refinery_schema_history WHERE version = 9999;
-            UPDATE refinery_schema_history SET checksum = '1' WHERE version = 1",
-        )
+        .execute("UPDATE refinery_schema_history SET checksum = '1' WHERE version = 1")
         .await;
+    let error = sale.store.check_schema().await.unwrap_err();
+    assert!(
+        matches!(error, Error::SchemaDiffers { version: 1 }),
+        "{error}"
+    );
+    assert_eq!(error.kind(), ErrorKind::Fatal);
     let error = migrate(&sale.db.url().into()).await.unwrap_err();
     assert!(matches!(error, Error::Migration(_)), "{error}");
     assert_eq!(error.kind(), ErrorKind::Fatal);
+
+    sale.db
+        .execute("DELETE FROM refinery_schema_history WHERE version = 1")
+        .await;
+    let error = sale.store.check_schema().await.unwrap_err();
+    assert!(
+        matches!(error, Error::SchemaDiffers { version: 1 }),
+        "{error}"
+    );
+}
+
+/// Goal: a running program survives a schema that is expanded under it. Method: it has prepared its
+/// statements before; a new column must not matter, and a statement whose result did change must
+/// fail at most once, since its connection is replaced.
+#[tokio::test]
+async fn a_schema_may_be_expanded_under_a_running_program() {
+    let sale = sale(2, 1).await;
+    let request = sale.request(1);
+    let everything = async || {
+        let lease = Duration::from_millis(1);
+        sale.store.decide(std::slice::from_ref(&request)).await?;
+        let task = fixture::task(&request, TaskOrigin::Overdue);
+        sale.store.open_task(&task).await?;
+        sale.store.claim_tasks(1, lease).await?;
+        sale.store.claim_outbox(1, lease).await?;
+        let id = &request.reservation_id;
+        let by = ReservationRef::Reservation(id);
+        sale.store
+            .find_reservation(&sale.scope, &request.user_id, by)
+            .await?;
+        let by = ReservationRef::Request(&request.request_id);
+        sale.store
+            .find_reservation(&sale.scope, &request.user_id, by)
+            .await?;
+        sale.store.decisions(std::slice::from_ref(id)).await?;
+        sale.store
+            .dead_letters(&DeadLetterFilter::default(), 1)
+            .await?;
+        sale.store.open_scopes().await?;
+        sale.store.activities(None).await?;
+        sale.store.activity(&sale.scope).await
+    };
+    everything().await.unwrap();
+    for table in [
+        "activity",
+        "activity_stock",
+        "reservation_decision",
+        "orders",
+        "outbox",
+        "dead_letter",
+        "compensation_task",
+    ] {
+        let expand = format!("ALTER TABLE {table} ADD COLUMN of_the_future bigint");
+        sale.db.execute(&expand).await;
+    }
+    everything().await.unwrap();
+
+    sale.db
+        .execute("ALTER TABLE activity ALTER COLUMN state TYPE varchar")
+        .await;
+    let error = sale.store.activity(&sale.scope).await.unwrap_err();
+    let sqlstate = error.cause().and_then(|cause| cause.sqlstate());
+    assert_eq!(sqlstate, Some("0A000"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Retryable);
+    sale.store.activity(&sale.scope).await.unwrap();
 }
 
 #[tokio::test]
