@@ -4,7 +4,7 @@
 //! row and message, and parking it again changes nothing.
 
 use seckill_key_layout::BucketKeys;
-use seckill_lua_scripts::Redis;
+use seckill_lua_scripts::{Error as RedisError, ErrorKind, Redis, ReservationRecord};
 use seckill_message_bus::{
     DecodeError, Group, IncomingMessage, Topic, decode_order_request, placed_reservation,
     placed_scope,
@@ -70,14 +70,21 @@ impl Parker {
 
     /// Parks a message and says whether it is safe now. `false` means that it must come again.
     pub async fn park(&self, message: &IncomingMessage, reason: &Reason) -> bool {
-        let letter = self.letter(message, reason).await;
+        let Ok(request) = self.request(message).await else {
+            return false;
+        };
+        let letter = self.letter(message, reason, request);
         let parked = self.store.park(&letter).await;
         log(&letter, parked.as_ref().err());
         parked.is_ok()
     }
 
-    async fn letter(&self, message: &IncomingMessage, reason: &Reason) -> DeadLetter {
-        let request = self.request(message).await;
+    fn letter(
+        &self,
+        message: &IncomingMessage,
+        reason: &Reason,
+        request: Option<OrderRequest>,
+    ) -> DeadLetter {
         DeadLetter {
             topic: message.origin_topic().to_owned(),
             consumer_group: self.group.name().to_owned(),
@@ -97,34 +104,55 @@ impl Parker {
     }
 
     /// The request that the message is about. An event is about a request that is decided already.
-    async fn request(&self, message: &IncomingMessage) -> Option<OrderRequest> {
+    async fn request(&self, message: &IncomingMessage) -> Result<Option<OrderRequest>, NotNow> {
         if message.origin() == Some(Topic::OrderEvent) {
-            return None;
+            return Ok(None);
         }
         match decode_order_request(message) {
-            Ok(request) => Some(request),
+            Ok(request) => Ok(Some(request)),
             Err(_) => self.request_from_redis(message).await,
         }
     }
 
     /// The request behind a body that cannot be read, from the reservation that its envelope names.
-    /// Redis may be away or may have lost it; the message is parked all the same, and the reconciler
-    /// then reports the reservation as undecided.
-    async fn request_from_redis(&self, message: &IncomingMessage) -> Option<OrderRequest> {
-        let bucket = placed_scope(message)?;
-        let reservation_id = placed_reservation(message)?;
-        let keys = BucketKeys::new(&bucket);
-        match self.redis.reservation(&keys, &reservation_id).await {
-            Ok(record) => record.map(|record| record.order_request()),
-            Err(error) => {
-                tracing::warn!(
-                    %reservation_id,
-                    %error,
-                    "the reservation of an unreadable message could not be looked up"
-                );
-                None
-            }
+    /// If Redis has lost it, the message is parked without one, and so it is when what Redis holds
+    /// cannot be read, which no repeat would cure; the reconciler finds such reservations. While
+    /// Redis is away the message must come again: parked without its request, it would leave the
+    /// reservation without a task.
+    async fn request_from_redis(
+        &self,
+        message: &IncomingMessage,
+    ) -> Result<Option<OrderRequest>, NotNow> {
+        let place = placed_scope(message).zip(placed_reservation(message));
+        let Some((bucket, reservation_id)) = place else {
+            return Ok(None);
+        };
+        let found = self
+            .redis
+            .reservation(&BucketKeys::new(&bucket), &reservation_id)
+            .await;
+        if let Err(error) = &found {
+            tracing::warn!(
+                %reservation_id,
+                %error,
+                "the reservation of an unreadable message could not be looked up"
+            );
         }
+        request_found(found)
+    }
+}
+
+/// Whether there is a request cannot be told now.
+#[derive(Debug, PartialEq, Eq)]
+struct NotNow;
+
+fn request_found(
+    found: Result<Option<ReservationRecord>, RedisError>,
+) -> Result<Option<OrderRequest>, NotNow> {
+    match found {
+        Ok(record) => Ok(record.map(|record| record.order_request())),
+        Err(error) if error.kind() == ErrorKind::Broken => Ok(None),
+        Err(_) => Err(NotNow),
     }
 }
 
@@ -159,5 +187,32 @@ fn log(letter: &DeadLetter, failure: Option<&Error>) {
             cause = failure.cause().map(tracing::field::display),
             "a message could not be parked and will come again"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_answer_means_that_there_is_no_request() {
+        let damaged = RedisError::Malformed {
+            what: "reservation",
+            reason: "quantity is missing".to_owned(),
+        };
+        assert_eq!(request_found(Ok(None)), Ok(None));
+        assert_eq!(request_found(Err(damaged)), Ok(None));
+        let (call, reason) = ("hgetall", String::new());
+        for away in [
+            RedisError::OutcomeUnknown {
+                call,
+                reason: reason.clone(),
+            },
+            RedisError::Refused { call, reason },
+            RedisError::NotConnected(String::new()),
+            RedisError::Overloaded { limit: 1 },
+        ] {
+            assert_eq!(request_found(Err(away)), Err(NotNow));
+        }
     }
 }
