@@ -72,40 +72,60 @@ pub struct Decider {
 }
 
 impl Decider {
-    /// `attempts_max` is how often a message may fail for a reason of its own. From `stop` on nothing
-    /// is waited for.
+    /// `handlers` is how many batches are decided at once, `attempts_max` how often a message may fail
+    /// for a reason of its own. From `stop` on nothing is waited for.
     #[must_use]
-    pub fn new(store: Store, parker: Parker, attempts_max: u32, stop: CancellationToken) -> Self {
+    pub fn new(
+        store: Store,
+        parker: Parker,
+        handlers: usize,
+        attempts_max: u32,
+        stop: CancellationToken,
+    ) -> Self {
         Self {
             store,
             parker,
             attempts_max,
-            contention: Contention::default(),
+            contention: Contention::new(handlers),
             stop,
         }
     }
 
-    /// Decides a batch as a whole, or else as much of it as can be until the deadline.
-    pub async fn decide(&self, batch: Vec<Work>, deadline: Instant) -> Progress {
-        let Parted { free, contended } = self.contention.part(batch);
-        let mut progress = self.together(free, deadline).await;
-        for group in contended {
-            progress = progress.join(self.contended(group, deadline).await);
+    /// Takes the requests for rows that were locked a moment ago out of a batch.
+    #[must_use]
+    pub fn part(&self, batch: Vec<Work>) -> Parted {
+        self.contention.part(batch)
+    }
+
+    /// Decides requests that need not wait for a row, as a whole, or else as many of them as can be
+    /// until the deadline.
+    pub async fn free(&self, batch: Vec<Work>, deadline: Instant) -> Progress {
+        self.together(batch, deadline).await
+    }
+
+    /// Decides requests for rows that were locked a moment ago, row by row.
+    pub async fn contended(&self, groups: Vec<Vec<Work>>, deadline: Instant) -> Progress {
+        let mut progress = Progress::done();
+        for group in groups {
+            progress = progress.join(self.in_turn(group, deadline).await);
         }
         progress
     }
 
-    /// Requests for a row that was locked a moment ago. While another handler waits for it, these are
-    /// left to a redelivery instead of keeping a second one from its work.
-    async fn contended(&self, group: Vec<Work>, deadline: Instant) -> Progress {
+    async fn in_turn(&self, group: Vec<Work>, deadline: Instant) -> Progress {
         let Some(first) = group.first() else {
             return Progress::done();
         };
         let bucket = first.request.bucket.clone();
-        match self.contention.turn(&bucket) {
-            Some(_turn) => self.bucket(group, deadline).await,
-            None => Progress::undone(),
+        let turn = self.contention.turn(&bucket, deadline, &self.stop).await;
+        if turn.is_none() {
+            return Progress::undone();
         }
+        let progress = self.bucket(group, deadline).await;
+        if progress.complete {
+            self.contention.forget(&bucket);
+        }
+        progress
     }
 
     /// One transaction for all, split only when it fails.

@@ -17,6 +17,7 @@ use seckill_dead_letters::{Parker, Reason};
 use seckill_message_bus::{BatchHandler, BatchVerdict, IncomingMessage};
 use tokio::time::Instant;
 
+use crate::contention::Parted;
 use crate::deciding::Decider;
 use crate::settling::Settler;
 use crate::work::{Undecodable, sort};
@@ -63,9 +64,13 @@ impl BatchHandler for RequestHandler {
         let messages = batch.len();
         let (good, bad) = sort(batch);
         // The good ones first: nothing that is wrong with a bad one may delay them.
-        let progress = self.decider.decide(good, deadline).await;
+        let Parted { free, contended } = self.decider.part(good);
+        let progress = self.decider.free(free, deadline).await;
+        // What is committed is settled before anything waits for a contended row.
         self.settler.settle(progress.decided).await;
-        let complete = self.park(bad).await && progress.complete;
+        let waited = self.decider.contended(contended, deadline).await;
+        self.settler.settle(waited.decided).await;
+        let complete = self.park(bad).await && progress.complete && waited.complete;
         tracing::debug!(messages, complete, "handled a batch of order requests");
         if complete {
             BatchVerdict::Acknowledge

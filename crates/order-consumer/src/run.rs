@@ -55,6 +55,7 @@ fn handler(
     let decider = Decider::new(
         store.clone(),
         parker.clone(),
+        settings.threads,
         settings.attempts(),
         ctx.shutdown(),
     );

@@ -111,8 +111,9 @@ impl Settings {
         u32::try_from(self.attempts_max).unwrap_or(u32::MAX)
     }
 
+    /// A batch is settled in two parts, before and after the wait for contended rows.
     fn handler_deadline(&self) -> Duration {
-        self.patience_ms + self.settle_budget_ms + HANDLER_SLACK
+        self.patience_ms + 2 * self.settle_budget_ms + HANDLER_SLACK
     }
 }
 
@@ -125,7 +126,7 @@ impl kit::Settings for Settings {
         if self.handler_deadline() > HANDLER_DEADLINE_MAX {
             let budget = HANDLER_DEADLINE_MAX - HANDLER_SLACK;
             let reason = format!(
-                "must, with the settlement's budget, not exceed {} ms",
+                "must, with twice the settlement's budget, not exceed {} ms",
                 budget.as_millis()
             );
             let setting = "--patience-ms (SECKILL_ORDER_CONSUMER_PATIENCE_MS)";

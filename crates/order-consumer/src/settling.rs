@@ -32,8 +32,8 @@ pub struct Settler {
 /// What one settlement came to.
 enum Outcome {
     Agreed,
-    /// Given up in PostgreSQL, holding units in Redis.
-    HeldAgain,
+    /// Given up in PostgreSQL, holding units in Redis; the task that is to look after it.
+    Holds(TaskOrigin),
     Differs(Discrepancy),
     Unanswered(RedisError),
     OutOfTime,
@@ -70,7 +70,7 @@ impl Settler {
         while let Some((request, outcome)) = outcomes.next().await {
             match outcome {
                 Outcome::Agreed => {}
-                Outcome::HeldAgain => self.reopen(request).await,
+                Outcome::Holds(origin) => self.reopen(request, origin).await,
                 Outcome::Differs(discrepancy) => found.push(discrepancy),
                 Outcome::Unanswered(error) => unsettled.note(&request, &error.to_string()),
                 Outcome::OutOfTime => unsettled.note(&request, "out of time"),
@@ -108,18 +108,21 @@ impl Settler {
     async fn released(&self, request: &OrderRequest, keys: &BucketKeys) -> Outcome {
         let id = &request.reservation_id;
         match self.redis.reservation(keys, id).await {
-            Ok(Some(record)) if record.status.holds_units() => Outcome::HeldAgain,
+            Ok(Some(record)) if record.status.holds_units() => {
+                Outcome::Holds(TaskOrigin::HeldAgain)
+            }
             // Whoever is fenced and gone holds nothing: there is nothing to repair.
             Ok(_) => Outcome::Agreed,
             Err(error) => Outcome::Unanswered(error),
         }
     }
 
-    async fn reopen(&self, request: OrderRequest) {
+    async fn reopen(&self, request: OrderRequest, origin: TaskOrigin) {
         let id = request.reservation_id.clone();
-        match self.open_task(request).await {
+        match self.open_task(request, origin).await {
             Ok(()) => tracing::warn!(
                 reservation_id = %id,
+                origin = origin.as_str(),
                 "redis holds units that postgresql has given up; reopened the compensation task"
             ),
             // The reconciler finds the reservation by its expiry and tries again.
@@ -131,10 +134,10 @@ impl Settler {
         }
     }
 
-    async fn open_task(&self, request: OrderRequest) -> Result<(), StoreError> {
+    async fn open_task(&self, request: OrderRequest, origin: TaskOrigin) -> Result<(), StoreError> {
         let task = NewTask {
             request,
-            origin: TaskOrigin::HeldAgain,
+            origin,
             due_in: Duration::ZERO,
         };
         self.store.open_task(&task).await
@@ -144,13 +147,26 @@ impl Settler {
 fn read(request: &OrderRequest, decided: &Decided, settled: Settled) -> Outcome {
     // A fresh refusal has opened its task in the very transaction that recorded it.
     let given_up_before = matches!(decided, Decided::Rejected { fresh: false, .. });
+    // Its units were given back once; Redis has them again, as after a failover.
+    let cancelled = matches!(
+        decided,
+        Decided::Ordered {
+            cancelled: true,
+            ..
+        }
+    );
     let differs = |kind, detail| {
         let (bucket, id) = (&request.bucket, &request.reservation_id);
         Outcome::Differs(Discrepancies::of(kind, bucket, id, detail))
     };
     match settled {
         Settled::Agreed { status, .. } if given_up_before && status.holds_units() => {
-            Outcome::HeldAgain
+            Outcome::Holds(TaskOrigin::HeldAgain)
+        }
+        Settled::Agreed { status, .. }
+            if cancelled && status != ReservationStatus::OrderCancelled =>
+        {
+            Outcome::Holds(TaskOrigin::Cancelled)
         }
         Settled::Agreed { .. } | Settled::BucketGone => Outcome::Agreed,
         Settled::Missing => differs(
@@ -199,5 +215,37 @@ impl Unsettled {
                 "decisions are committed and not yet settled in redis"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use seckill_state_machine::OrderId;
+
+    use super::*;
+    use crate::work::tests::work;
+
+    fn origin(cancelled: bool, status: ReservationStatus) -> Option<TaskOrigin> {
+        let decided = Decided::Ordered {
+            order_id: OrderId::parse("o1").unwrap(),
+            fresh: false,
+            cancelled,
+        };
+        let settled = Settled::Agreed {
+            status,
+            moved: false,
+        };
+        match read(&work(0, 'a').request, &decided, settled) {
+            Outcome::Holds(origin) => Some(origin),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_cancelled_order_whose_units_redis_still_holds_gets_a_task() {
+        let created = ReservationStatus::OrderCreated;
+        assert_eq!(origin(true, created), Some(TaskOrigin::Cancelled));
+        assert_eq!(origin(true, ReservationStatus::OrderCancelled), None);
+        assert_eq!(origin(false, created), None);
     }
 }
