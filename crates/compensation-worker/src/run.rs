@@ -5,7 +5,7 @@ use std::sync::Arc;
 use seckill_dead_letters::{DeadLetterHandler, Parker};
 use seckill_lua_scripts::Redis;
 use seckill_message_bus::{Admin, Consumer, Group};
-use seckill_order_store::{Error as StoreError, Store};
+use seckill_order_store::Store;
 use seckill_service_kit::Context;
 use seckill_settlement::Discrepancies;
 use tokio::sync::Notify;
@@ -112,6 +112,6 @@ fn watch_dependencies(ctx: &Context, redis: &Redis, store: &Store, admin: &Arc<A
 }
 
 /// What went wrong, down to its cause: a wrong password shows only there.
-fn with_causes(error: StoreError) -> String {
-    format!("{:#}", anyhow::Error::from(error))
+fn with_causes(error: impl Into<anyhow::Error>) -> String {
+    format!("{:#}", error.into())
 }

@@ -57,11 +57,12 @@ impl Tasks {
         }
     }
 
-    /// Claims until nothing is due.
+    /// Claims until nothing is due, or until a claim got nowhere: with Redis away, a hundred thousand
+    /// due tasks would otherwise be claimed and given back one after the other.
     ///
     /// # Errors
-    /// Whatever claiming met.
-    pub async fn round(&self) -> Result<(), StoreError> {
+    /// Whatever claiming met, or that no task of a claim could be worked on, so that the loop waits.
+    pub async fn round(&self) -> Result<(), RoundError> {
         let until = Instant::now() + BUSY_MAX;
         while !self.stop.is_cancelled() && Instant::now() < until {
             let claimed = self
@@ -69,20 +70,29 @@ impl Tasks {
                 .claim_tasks(CLAIM_SIZE, self.limits.lease)
                 .await?;
             let full = i64::try_from(claimed.len()).is_ok_and(|count| count == CLAIM_SIZE);
-            futures::stream::iter(claimed)
-                .for_each_concurrent(TASKS_AT_ONCE, |task| self.see_through(task))
+            let tally = futures::stream::iter(claimed)
+                .map(|task| self.see_through(task))
+                .buffer_unordered(TASKS_AT_ONCE)
+                .fold(Tally::default(), async |tally, end| tally.with(end))
                 .await;
-            if !full {
+            tally.log();
+            if tally.got_nowhere() {
+                return Err(RoundError::NoProgress(tally.failed));
+            }
+            if !full || tally.finished == 0 {
                 break;
             }
         }
         Ok(())
     }
 
-    async fn see_through(&self, task: CompensationTask) {
-        let ending = match self.releaser.work(&task).await {
-            Ok(ending) => ending,
-            Err(error) => Ending::Again(format!("{:#}", anyhow::Error::from(error))),
+    async fn see_through(&self, task: CompensationTask) -> End {
+        let (ending, failed) = match self.releaser.work(&task).await {
+            Ok(ending) => (ending, false),
+            Err(error) => {
+                let why = format!("{:#}", anyhow::Error::from(error));
+                (Ending::Again(why), true)
+            }
         };
         let recorded = match &ending {
             Ending::Finished(result) => self.store.finish_task(&task, result).await,
@@ -92,6 +102,79 @@ impl Tasks {
             }
         };
         log(&task, &ending, &recorded);
+        match (ending, recorded) {
+            (Ending::Finished(_), Ok(_)) => End::Finished,
+            (_, Err(error)) => End::Failed(format!("{:#}", anyhow::Error::from(error))),
+            (Ending::Again(why), Ok(_)) if failed => End::Failed(why),
+            (Ending::Again(why), Ok(_)) => End::Again(why),
+        }
+    }
+}
+
+/// Why a round of claims was broken off.
+#[derive(Debug, thiserror::Error)]
+pub enum RoundError {
+    /// PostgreSQL did not give out tasks.
+    #[error("tasks could not be claimed")]
+    Claim(#[from] StoreError),
+    /// Every task of a claim failed: PostgreSQL or Redis is away.
+    #[error("none of {0} claimed tasks could be worked on")]
+    NoProgress(u64),
+}
+
+/// How one task of a claim ended.
+enum End {
+    /// Done, whether by this worker or by another one.
+    Finished,
+    /// Looked at, and not to be finished now.
+    Again(String),
+    /// Not even that.
+    Failed(String),
+}
+
+/// What became of a claim, for one log line.
+#[derive(Default)]
+struct Tally {
+    finished: u64,
+    again: u64,
+    failed: u64,
+    example: Option<String>,
+}
+
+impl Tally {
+    fn with(mut self, end: End) -> Self {
+        let why = match end {
+            End::Finished => {
+                self.finished += 1;
+                return self;
+            }
+            End::Again(why) => {
+                self.again += 1;
+                why
+            }
+            End::Failed(why) => {
+                self.failed += 1;
+                why
+            }
+        };
+        self.example.get_or_insert(why);
+        self
+    }
+
+    const fn got_nowhere(&self) -> bool {
+        self.failed > 0 && self.finished + self.again == 0
+    }
+
+    fn log(&self) {
+        if self.again + self.failed > 0 {
+            tracing::warn!(
+                finished = self.finished,
+                again = self.again,
+                failed = self.failed,
+                example = self.example,
+                "compensation tasks will be tried again"
+            );
+        }
     }
 }
 
@@ -108,7 +191,8 @@ fn log(task: &CompensationTask, ending: &Ending, recorded: &Result<bool, StoreEr
             result,
             "finished a compensation task"
         ),
-        (Ending::Again(why), Ok(true)) => tracing::warn!(
+        // The claim's tally warns of these, once for all of them.
+        (Ending::Again(why), Ok(true)) => tracing::debug!(
             reservation_id = %id,
             %bucket,
             trace_id,
@@ -124,7 +208,7 @@ fn log(task: &CompensationTask, ending: &Ending, recorded: &Result<bool, StoreEr
             generation = task.generation,
             "a compensation task was reopened or taken over meanwhile"
         ),
-        (_, Err(error)) => tracing::warn!(
+        (_, Err(error)) => tracing::debug!(
             reservation_id = %id,
             %bucket,
             trace_id,
@@ -132,5 +216,36 @@ fn log(task: &CompensationTask, ending: &Ending, recorded: &Result<bool, StoreEr
             cause = error.cause().map(tracing::field::display),
             "the end of a compensation task could not be recorded; its lease will end"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(ends: Vec<End>) -> Tally {
+        ends.into_iter().fold(Tally::default(), Tally::with)
+    }
+
+    #[test]
+    fn only_a_claim_of_nothing_but_failures_got_nowhere() {
+        let failed = || End::Failed("redis is away".to_owned());
+        let again = || End::Again("a contradiction".to_owned());
+        assert!(!tally(Vec::new()).got_nowhere());
+        assert!(tally(vec![failed(), failed()]).got_nowhere());
+        assert!(!tally(vec![failed(), End::Finished]).got_nowhere());
+        // One that only a person can finish must not slow down the others' releases.
+        assert!(!tally(vec![again()]).got_nowhere());
+    }
+
+    #[test]
+    fn a_claim_tells_the_first_reason() {
+        let tally = tally(vec![
+            End::Finished,
+            End::Again("a".to_owned()),
+            End::Failed("b".to_owned()),
+        ]);
+        assert_eq!((tally.finished, tally.again, tally.failed), (1, 1, 1));
+        assert_eq!(tally.example.as_deref(), Some("a"));
     }
 }
