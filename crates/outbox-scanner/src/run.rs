@@ -93,7 +93,7 @@ async fn resend(
     let until = Instant::now() + BUSY_MAX;
     loop {
         let buckets = open.current();
-        let report = resender.pass(&buckets, stop).await;
+        let report = resender.pass(&buckets, until, stop).await;
         let all = u64::try_from(buckets.len()).unwrap_or(u64::MAX);
         if report.unreadable > 0 && report.unreadable == all {
             return Err("no bucket could be read from redis");
