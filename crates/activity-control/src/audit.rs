@@ -14,11 +14,13 @@ mod settled;
 use std::time::Duration;
 
 use seckill_key_layout::BucketKeys;
+use seckill_lua_scripts::ErrorKind as RedisErrorKind;
 use seckill_order_store::DecisionRecord;
 use seckill_state_machine::{Activity, ActivityState, BucketId, Scope};
 use serde::Serialize;
 
 use crate::Error;
+use crate::compare::meta_differences;
 use crate::control::Control;
 
 pub use difference::{Difference, DifferenceKind};
@@ -120,6 +122,8 @@ impl Control {
             return Ok(first);
         }
         tokio::time::sleep(options.recheck_after).await;
+        // Read again: an operator may have moved it between the looks.
+        let activity = self.activity(scope).await?;
         let mut second = self.audit_once(&activity).await?;
         second.differences.retain(|found| {
             first
@@ -148,6 +152,10 @@ impl Control {
             // A version that was closed without ever being preheated owes Redis nothing.
             let never_preheated = activity.state == ActivityState::Closed && facts.is_untouched();
             differences.extend(judge_bucket(facts, was_opened && !never_preheated));
+            differences.extend(judge_meta(activity, facts));
+        }
+        if !redis_expired {
+            differences.extend(self.judge_pointer(activity).await?);
         }
         let figures = self
             .judge_books(activity, &buckets, &mut differences)
@@ -165,6 +173,26 @@ impl Control {
             decisions,
             differences,
         })
+    }
+
+    /// Buyers of the version on sale must be pointed at it.
+    async fn judge_pointer(&self, activity: &Activity) -> Result<Option<Difference>, Error> {
+        if activity.state != ActivityState::Active {
+            return Ok(None);
+        }
+        let scope = &activity.settings.scope;
+        let detail = match self.redis.current_version(&scope.activity_id).await {
+            Ok(Some(version)) if version == scope.version => return Ok(None),
+            Ok(Some(version)) => format!("it is on sale, but current_version names {version}"),
+            Ok(None) => "it is on sale, but there is no current_version".to_owned(),
+            Err(error) if error.kind() == RedisErrorKind::Broken => error.to_string(),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Some(Difference::of_bucket(
+            &scope.bucket(BucketId::ZERO),
+            DifferenceKind::PointerMismatch,
+            detail,
+        )))
     }
 
     async fn judge_books(
@@ -278,6 +306,27 @@ impl Control {
         }
         Ok(())
     }
+}
+
+/// What Redis sells by must be what PostgreSQL says, all fields of a bucket in one difference.
+fn judge_meta(activity: &Activity, facts: &BucketFacts) -> Option<Difference> {
+    let found = meta_differences(activity, &facts.bucket, facts.meta.as_ref()?);
+    let fields: Vec<String> = found
+        .iter()
+        .map(|one| {
+            format!(
+                "{}: PostgreSQL {}, Redis {}",
+                one.field, one.postgres, one.redis
+            )
+        })
+        .collect();
+    (!fields.is_empty()).then(|| {
+        Difference::of_bucket(
+            &facts.bucket,
+            DifferenceKind::MetaMismatch,
+            fields.join("; "),
+        )
+    })
 }
 
 fn decision_facts(record: &DecisionRecord) -> DecisionFacts {

@@ -120,7 +120,24 @@ impl Found<'_> {
     }
 }
 
-fn compare_meta(activity: &Activity, meta: &Meta, stage: Stage, found: &mut Found<'_>) {
+/// Every setting in which a bucket's meta is not PostgreSQL's, and the state. Here the state must be
+/// the very one: what a step that was cut short left behind is sold by, and must be found.
+#[must_use]
+pub fn meta_differences(
+    activity: &Activity,
+    bucket: &BucketScope,
+    meta: &Meta,
+) -> Vec<FieldDifference> {
+    let mut found = Found {
+        bucket,
+        list: Vec::new(),
+    };
+    compare_settings(activity, meta, &mut found);
+    found.check("state", activity.state, meta.state);
+    found.list
+}
+
+fn compare_settings(activity: &Activity, meta: &Meta, found: &mut Found<'_>) {
     let settings = &activity.settings;
     let bucket = found.bucket.clone();
     found.check("scope", bucket.to_string(), meta.bucket.to_string());
@@ -153,6 +170,10 @@ fn compare_meta(activity: &Activity, meta: &Meta, stage: Stage, found: &mut Foun
         u64::from(SCHEMA_VERSION),
         meta.schema_version,
     );
+}
+
+fn compare_meta(activity: &Activity, meta: &Meta, stage: Stage, found: &mut Found<'_>) {
+    compare_settings(activity, meta, found);
     let is_expected = match stage {
         Stage::Fresh => meta.state == ActivityState::Prepared,
         // A step that a crash cut short left some buckets in the state before.

@@ -40,6 +40,10 @@ pub enum DifferenceKind {
     DuplicateOrder,
     /// A bucket that was opened has no meta or no stock.
     StateMissing,
+    /// Redis sells by other settings than PostgreSQL's, or in another state.
+    MetaMismatch,
+    /// The version on sale is not the one that buyers are pointed at.
+    PointerMismatch,
     /// A user marker points at a reservation that holds nothing or belongs to somebody else.
     StrayMarker,
     /// A reservation holds units and its buyer's marker does not say so.
@@ -78,6 +82,8 @@ impl DifferenceKind {
             Self::BookNotConserved => "BOOK_NOT_CONSERVED",
             Self::DuplicateOrder => "DUPLICATE_ORDER",
             Self::StateMissing => "STATE_MISSING",
+            Self::MetaMismatch => "META_MISMATCH",
+            Self::PointerMismatch => "POINTER_MISMATCH",
             Self::StrayMarker => "STRAY_MARKER",
             Self::MissingMarker => "MISSING_MARKER",
             Self::StrayMember => "STRAY_MEMBER",

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use seckill_key_layout::KeyKind;
+use seckill_lua_scripts::Meta;
 use seckill_state_machine::invariants::StockCounters;
 use seckill_state_machine::{
     BucketScope, DecisionKind, OrderId, OrderState, ReservationId, ReservationStatus, UserId,
@@ -37,8 +38,10 @@ pub struct StockFacts {
 pub struct BucketFacts {
     /// Which one.
     pub bucket: BucketScope,
-    /// Whether its meta is there.
+    /// Whether its meta is there, readable or not.
     pub has_meta: bool,
+    /// Its meta, unless it is gone or unreadable.
+    pub meta: Option<Meta>,
     /// Its counters, unless they are gone.
     pub stock: Option<StockFacts>,
     /// Its reservations.
@@ -76,6 +79,7 @@ impl BucketFacts {
         Self {
             bucket: bucket.clone(),
             has_meta: false,
+            meta: None,
             stock: None,
             reservations: BTreeMap::new(),
             markers: BTreeMap::new(),

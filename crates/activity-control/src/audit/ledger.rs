@@ -14,8 +14,16 @@ use seckill_state_machine::{
 };
 use seckill_telemetry::user_id_hash;
 
+use sha2::{Digest as _, Sha256};
+
 use super::difference::{Difference, DifferenceKind as Kind};
 use super::facts::{BookFacts, BucketFacts, DecisionFacts, ReservationFacts, StockFacts, Subject};
+
+/// Families of key names, whose word alone tells nothing about a user.
+const FAMILIES: [&str; 3] = ["req", "user", "resv"];
+
+/// 64 bits, as in the logs.
+const HASH_BYTES: usize = 8;
 
 /// What is wrong with a bucket as Redis holds it, without looking at PostgreSQL.
 ///
@@ -226,10 +234,23 @@ fn foreign(name: &str) -> String {
     match FAMILIES.iter().find(|known| **known == family) {
         Some(known) => {
             let rest = suffix.get(known.len() + 1..).unwrap_or_default();
-            format!("{known}:<{}>", text_hash(rest))
+            format!("{known}:<{}>", user_text_hash(rest))
         }
-        None => format!("a key of no known family <{}>", text_hash(suffix)),
+        None => format!("a key of no known family <{}>", user_text_hash(suffix)),
     }
+}
+
+/// The hash that stands for a user in reports, of a text that is no user id.
+fn user_text_hash(text: &str) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(b"seckill-user\0");
+    hasher.update(text.as_bytes());
+    hasher
+        .finalize()
+        .iter()
+        .take(HASH_BYTES)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// What is wrong with a bucket's row in PostgreSQL; `initial` is what Redis says it started with.

@@ -73,7 +73,10 @@ async fn read_once(redis: &Redis, keys: &BucketKeys) -> Result<BucketFacts, Erro
 
 async fn read_meta(redis: &Redis, keys: &BucketKeys, facts: &mut BucketFacts) -> Result<(), Error> {
     match redis.meta(keys).await {
-        Ok(meta) => facts.has_meta = meta.is_some(),
+        Ok(meta) => {
+            facts.has_meta = meta.is_some();
+            facts.meta = meta;
+        }
         Err(error) => {
             facts.has_meta = true;
             facts.unreadable.push(damaged(KeyKind::Meta, error)?);

@@ -3,7 +3,7 @@
 use seckill_order_store::{NewTask, TaskOrigin};
 use seckill_test_support::Value;
 
-use crate::world::{World, reservation_id};
+use crate::world::{ACTIVITY, World, reservation_id};
 
 /// What an audit found: kinds with the reservation they name.
 async fn found(world: &World) -> Vec<(String, Option<String>)> {
@@ -213,13 +213,15 @@ async fn damage_is_a_finding_and_does_not_end_the_audit() {
     let hash = keys.reservation(&reservation_id(0));
     world.plant(&["HSET", &hash, "quantity", "1e3"]).await;
     let stray = format!("{}x", keys.meta());
+    let user = format!("{} 1", keys.user(&world.request(1).user_id));
+    world.plant(&["SET", &user, "1", "EX", "99999"]).await;
     world.plant(&["SET", &stray, "1", "EX", "99999"]).await;
     let found = found(&world).await;
     let unreadable = found
         .iter()
         .filter(|(kind, _)| kind == "UNREADABLE")
         .count();
-    assert_eq!(unreadable, 2, "{found:?}");
+    assert_eq!(unreadable, 3, "{found:?}");
     // What cannot be read holds nothing, so that its unit and its order show up as well.
     assert!(
         found.contains(&named("ORDER_WITHOUT_RESERVATION", 0)),
@@ -236,7 +238,8 @@ async fn a_version_that_lost_its_bucket_is_told_apart_from_one_never_preheated()
     world.activity("preheat").await.ok();
     world.activity("open").await.ok();
     world.plant(&["FLUSHALL"]).await;
-    assert_eq!(found(&world).await, [bucket("STATE_MISSING")]);
+    let expected = [bucket("STATE_MISSING"), bucket("POINTER_MISMATCH")];
+    assert_eq!(found(&world).await, expected);
 }
 
 #[tokio::test]
@@ -260,4 +263,36 @@ async fn an_open_task_is_on_its_way_and_no_difference() {
     ];
     // The broker is away: whether it is settled cannot be said.
     assert_eq!(world.ctl(&strict).await.code, Some(69));
+}
+
+#[tokio::test]
+async fn a_sale_that_postgresql_has_closed_and_redis_has_not_is_found() {
+    let world = busy().await;
+    world
+        .db
+        .execute("UPDATE activity SET state = 'CLOSED'")
+        .await;
+    assert_eq!(found(&world).await, [bucket("META_MISMATCH")]);
+    world.activity("close").await.ok();
+    assert_eq!(found(&world).await, []);
+}
+
+#[tokio::test]
+async fn settings_that_redis_sells_by_must_be_those_of_postgresql() {
+    let world = busy().await;
+    let meta = world.keys(0).meta();
+    world.plant(&["HSET", &meta, "max_quantity", "7"]).await;
+    assert_eq!(found(&world).await, [bucket("META_MISMATCH")]);
+}
+
+#[tokio::test]
+async fn the_pointer_must_name_the_version_on_sale() {
+    let world = busy().await;
+    let pointer = format!("seckill:activity:{ACTIVITY}:current_version");
+    world.plant(&["SET", &pointer, "7", "EX", "99999"]).await;
+    assert_eq!(found(&world).await, [bucket("POINTER_MISMATCH")]);
+    world.plant(&["DEL", &pointer]).await;
+    assert_eq!(found(&world).await, [bucket("POINTER_MISMATCH")]);
+    world.activity("open").await.ok();
+    assert_eq!(found(&world).await, []);
 }

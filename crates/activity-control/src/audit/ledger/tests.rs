@@ -338,3 +338,28 @@ fn the_book_must_add_up_and_match_what_redis_started_with() {
     };
     assert_eq!(kinds(huge, None), [Kind::BookNotConserved]);
 }
+
+#[test]
+fn a_foreign_key_is_named_by_its_family_and_never_by_its_user() {
+    let (mut facts, _) = sound();
+    let long = format!(
+        "seckill:{{a:act:s:sku:v:1:b:0}}:alice{}",
+        "x".repeat(10_000)
+    );
+    for (name, family) in [
+        ("seckill:{a:act:s:sku:v:1:b:0}:user:alice smith", "user:<"),
+        (
+            "seckill:{a:act:s:sku:v:1:b:0}:user:}:alice",
+            "no known family",
+        ),
+        ("seckill:{a:act:s:sku:v:1:b:0}:alice", "no known family"),
+        ("alice", "no known family"),
+        (long.as_str(), "no known family"),
+    ] {
+        facts.unreadable = vec![(Subject::Foreign(name.to_owned()), "foreign".to_owned())];
+        let detail = judge_bucket(&facts, true).remove(0).detail;
+        assert!(detail.contains(family), "{detail}");
+        assert!(!detail.contains("alice"), "{detail}");
+        assert!(detail.len() < 80, "{detail}");
+    }
+}
