@@ -21,7 +21,7 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Longest time for one call with all its repeats. A front that was killed is back within seconds;
 /// a minute also covers one that comes up while two cores are busy.
-const CALL_LIMIT: Duration = Duration::from_secs(60);
+pub const CALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// First pause before a repeat.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -63,6 +63,14 @@ pub struct Outcome {
     pub faults: Vec<String>,
     /// What an error said.
     pub error: Option<String>,
+    /// Whether the front had no answer at all within the limit.
+    pub gave_up: bool,
+}
+
+/// The user id of a buyer.
+#[must_use]
+pub fn user_name(buyer: u32) -> String {
+    format!("u{buyer}")
 }
 
 /// Writes the requests of one activity.
@@ -90,7 +98,7 @@ impl Writer {
 
     fn well_formed(&self, plan: &Plan, request: u32, repeat: bool) -> ReserveRequest {
         self.call(
-            format!("u{}", plan.buyer(request)),
+            user_name(plan.buyer(request)),
             format!("q{request}"),
             repeat,
         )
@@ -142,10 +150,11 @@ impl Writer {
     }
 }
 
-/// Calls until there is an answer.
+/// Calls until there is an answer, or no time for another attempt within `limit`.
 pub async fn call(
     client: &mut ReservationServiceClient<Channel>,
     mut request: ReserveRequest,
+    limit: Duration,
 ) -> Outcome {
     let started = Instant::now();
     let mut faults = Vec::new();
@@ -159,14 +168,18 @@ pub async fn call(
                     took: started.elapsed(),
                     faults,
                     error: None,
+                    gave_up: false,
                 };
             }
             Read::Wrong(error) => return failed(started, faults, error),
             Read::Fault(fault) => fault,
         };
-        if started.elapsed() + pause > CALL_LIMIT {
-            let error = format!("no answer in {CALL_LIMIT:?}: {fault}");
-            return failed(started, faults, error);
+        if started.elapsed() + pause > limit {
+            let error = format!("no answer in {limit:?}: {fault}");
+            return Outcome {
+                gave_up: true,
+                ..failed(started, faults, error)
+            };
         }
         // The random part keeps hundreds of callers from returning at one instant.
         let part = rand::random_range(0.5..1.0);
@@ -183,6 +196,7 @@ fn failed(started: Instant, faults: Vec<String>, error: String) -> Outcome {
         took: started.elapsed(),
         faults,
         error: Some(error),
+        gave_up: false,
     }
 }
 

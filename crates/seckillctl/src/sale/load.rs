@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use hdrhistogram::Histogram;
 use seckill_proto::v1::reservation_service_client::ReservationServiceClient;
 use tokio::sync::{Mutex, Notify};
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
 use super::answers::{Answers, Tally};
-use super::caller::{Outcome, Writer, call};
+use super::caller::{CALL_LIMIT, Outcome, Writer, call};
 use super::plan::Plan;
 
 /// Latencies are kept from a microsecond to two minutes, which no call can exceed, to three digits:
@@ -38,6 +38,7 @@ pub struct Load {
     accepted: AtomicU64,
     errors: AtomicU64,
     kill_after: Option<u64>,
+    call_limit: Duration,
     kill: Notify,
     kept: Mutex<Kept>,
 }
@@ -94,6 +95,7 @@ impl Load {
             accepted: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             kill_after,
+            call_limit: CALL_LIMIT,
             kill: Notify::new(),
             kept: Mutex::new(Kept {
                 answers,
@@ -135,7 +137,8 @@ impl Load {
     /// Runs the whole plan with `concurrency` workers, spread over the channels.
     ///
     /// # Errors
-    /// When a worker died.
+    /// When a worker died, and as soon as one call got no answer: the front stays away, and each
+    /// further call would only wait as long again.
     pub async fn run(
         self: &Arc<Self>,
         channels: &[Channel],
@@ -149,7 +152,8 @@ impl Load {
             workers.spawn(async move { load.work(client).await });
         }
         while let Some(ended) = workers.join_next().await {
-            ended.context("a worker of the sale died")?;
+            // The other workers end with their set.
+            ended.context("a worker of the sale died")??;
         }
         let took = started.elapsed();
         let kept = self.kept.lock().await;
@@ -162,14 +166,22 @@ impl Load {
         })
     }
 
-    async fn work(&self, mut client: ReservationServiceClient<Channel>) {
+    async fn work(&self, mut client: ReservationServiceClient<Channel>) -> anyhow::Result<()> {
         loop {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(step) = self.plan.steps().get(index).copied() else {
-                return;
+                return Ok(());
             };
             let request = self.writer.request(&self.plan, step);
-            let outcome = call(&mut client, request).await;
+            let outcome = call(&mut client, request, self.call_limit).await;
+            if let (true, Some(error)) = (outcome.gave_up, &outcome.error) {
+                let Progress { done, accepted, .. } = self.progress();
+                let total = self.total();
+                bail!(
+                    "the front stays away, so the sale was stopped after {done} of {total} calls \
+                     with {accepted} accepted: {error}"
+                );
+            }
             let mut kept = self.kept.lock().await;
             kept.answers.record(step, outcome.answer);
             kept.note(outcome);
@@ -202,5 +214,38 @@ impl Kept {
         if let Some(error) = outcome.error {
             self.answers.explain(|| error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use seckill_state_machine::{ActivityId, ActivityVersion, Scope, SkuId};
+
+    use super::super::caller::channels;
+    use super::super::plan::Mix;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_front_that_stays_away_stops_the_sale_with_the_first_call() {
+        let plan = Plan::new(Mix {
+            buyers: 1_000,
+            repeat_percent: 0,
+            second_percent: 0,
+            invalid: 0,
+            seed: 1,
+        });
+        let writer = Writer::new(Scope {
+            activity_id: ActivityId::parse("act").unwrap(),
+            sku_id: SkuId::parse("sku").unwrap(),
+            version: ActivityVersion::new(1).unwrap(),
+        });
+        let mut load = Load::new(plan, writer, None).unwrap();
+        Arc::get_mut(&mut load).unwrap().call_limit = Duration::from_millis(200);
+        // Nobody can listen there.
+        let channels = channels(&["127.0.0.1:1".to_owned()], 1).unwrap();
+        let error = load.run(&channels, 4).await.unwrap_err().to_string();
+        assert!(error.contains("stays away"), "{error}");
+        assert!(error.contains("0 of 1000 calls"), "{error}");
+        assert!(error.contains("no answer in 200ms"), "{error}");
     }
 }

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use seckill_activity_control::{Difference, Settledness};
+use seckill_key_layout::bucket_of_user;
+use seckill_state_machine::{BucketCount, BucketId, Scope, UserId};
 use serde::Serialize;
 
 use super::answers::Tally;
+use super::caller::user_name;
 
 /// What the stores hold after the sale, each figure by a query of its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -88,6 +91,8 @@ pub struct Report {
     pub stock: u64,
     /// Buyers.
     pub buyers: u32,
+    /// Units that the buyers can take: of each bucket, as many as it has or as it has buyers.
+    pub expected: u64,
     /// Calls in flight at once.
     pub concurrency: usize,
     /// What the calls were drawn from.
@@ -252,10 +257,10 @@ impl Report {
         ]
     }
 
-    /// Finds every condition that the run does not meet. A sale in which fewer buyers come than
-    /// there are units must sell to each of them; otherwise it must sell out.
+    /// Finds every condition that the run does not meet. A bucket to which fewer buyers come than it
+    /// has units must sell to each of them; otherwise it must sell out.
     pub fn judge(&mut self) {
-        let expected = self.stock.min(u64::from(self.buyers));
+        let expected = self.expected;
         let mut failures = Vec::new();
         let mut require = |holds: bool, failure: String| {
             if !holds {
@@ -281,14 +286,14 @@ impl Report {
             format!("{} orders of {expected}", self.orders),
         );
         require(
-            (self.available, self.reserved) == (self.stock - expected, expected),
+            (self.available, self.reserved) == (self.stock.saturating_sub(expected), expected),
             format!(
                 "Redis has {} available and {} reserved",
                 self.available, self.reserved
             ),
         );
-        // A killed front may take the one fresh answer with it.
-        let replays_are_clear = self.unclear_replays == 0 || self.retries > 0;
+        // A killed front may take the one fresh answer with it, one for each attempt that it broke.
+        let replays_are_clear = self.unclear_replays <= self.retries;
         require(
             replays_are_clear,
             format!(
@@ -314,6 +319,21 @@ impl Report {
         }
         self.failures = failures;
     }
+}
+
+/// Units that the buyers of a run can take. A buyer's bucket is fixed, so that one bucket may be sold
+/// out to more buyers than it has units while another has units left.
+#[must_use]
+pub fn expected(scope: &Scope, buckets: BucketCount, stock: u64, buyers: u32) -> u64 {
+    let mut comers: BTreeMap<BucketId, u64> = BTreeMap::new();
+    for user_id in (0..buyers).filter_map(|buyer| UserId::parse(user_name(buyer)).ok()) {
+        let bucket = bucket_of_user(scope, &user_id, buckets);
+        *comers.entry(bucket).or_insert(0) += 1;
+    }
+    comers
+        .into_iter()
+        .map(|(bucket, comers)| comers.min(buckets.share(stock, bucket)))
+        .sum()
 }
 
 /// Microseconds as milliseconds.

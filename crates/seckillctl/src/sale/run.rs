@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,13 +14,14 @@ use seckill_service_kit::values::{count, positive_millis};
 use seckill_service_kit::{BrokerArgs, SecretArgs};
 use seckill_state_machine::{ActivityId, ActivityVersion, BucketCount, Quantity, Scope, SkuId};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
 use super::caller::{Writer, channels};
 use super::crash::Front;
 use super::load::{Finished, Load};
 use super::plan::{Mix, Plan};
-use super::report::{Kill, Report, StoreFigures, Verdict as AuditVerdict, round};
+use super::report::{Kill, Report, StoreFigures, Verdict as AuditVerdict, expected, round};
 use super::{progress, summary};
 use crate::activity::Terms;
 use crate::connect::{self, StoreArgs};
@@ -263,13 +265,12 @@ impl Sale<'_> {
         let started = Instant::now();
         let shown = tokio::spawn(progress::show(Arc::clone(&load)));
         let killing = front.map(|front| tokio::spawn(kill_when_due(Arc::clone(&load), front)));
-        let finished = load.run(channels, self.args.concurrency).await?;
-        let killed = match killing {
-            None => None,
-            Some(task) if load.is_kill_due() => Some(task.await??),
-            Some(task) => {
-                task.abort();
-                bail!("the front was not killed: fewer were accepted than --kill-front-after");
+        let selling = load.run(channels, self.args.concurrency);
+        let (finished, killed) = match killing {
+            None => (selling.await?, None),
+            Some(killing) => {
+                let (finished, killed) = sell_and_kill(&load, selling, killing).await?;
+                (finished, Some(killed))
             }
         };
         shown.await?;
@@ -320,6 +321,7 @@ impl Sale<'_> {
             buckets: self.args.buckets.get(),
             stock: self.args.stock,
             buyers: mix.buyers,
+            expected: expected(&self.scope, self.args.buckets, self.args.stock, mix.buyers),
             concurrency: self.args.concurrency,
             seed: mix.seed,
             front_killed,
@@ -387,6 +389,30 @@ impl Sale<'_> {
         let options = AuditOptions::default();
         let report = self.control.audit(&self.scope, options).await?;
         Ok(report)
+    }
+}
+
+/// Awaits both, and ends with the first that fails: a front that did not come back would only keep
+/// the callers waiting.
+async fn sell_and_kill(
+    load: &Load,
+    selling: impl Future<Output = anyhow::Result<Finished>>,
+    mut killing: JoinHandle<anyhow::Result<Kill>>,
+) -> anyhow::Result<(Finished, Kill)> {
+    let mut selling = pin!(selling);
+    tokio::select! {
+        finished = &mut selling => {
+            let finished = finished?;
+            if !load.is_kill_due() {
+                killing.abort();
+                bail!("the front was not killed: fewer were accepted than --kill-front-after");
+            }
+            Ok((finished, killing.await??))
+        }
+        killed = &mut killing => {
+            let killed = killed??;
+            Ok((selling.await?, killed))
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The verdict on a run, one broken condition at a time, and the shape of the file.
 
+use seckill_state_machine::{ActivityId, ActivityVersion, SkuId};
+
 use super::*;
 
 fn report() -> Report {
@@ -10,6 +12,7 @@ fn report() -> Report {
         buckets: 1,
         stock: 10,
         buyers: 100,
+        expected: 10,
         concurrency: 8,
         seed: 1,
         calls: 12,
@@ -71,7 +74,7 @@ fn every_condition_is_required() {
 #[test]
 fn fewer_buyers_than_units_must_all_be_served() {
     let few = |report: &mut Report| {
-        (report.buyers, report.replayed) = (4, 7);
+        (report.buyers, report.expected, report.replayed) = (4, 4, 7);
         (report.accepted, report.orders) = (4, 4);
         (report.available, report.reserved) = (6, 4);
     };
@@ -85,6 +88,24 @@ fn a_killed_front_may_take_the_fresh_answer_with_it() {
         report.retries = 7;
     };
     assert_eq!(failures(killed), 0);
+    let more = |report: &mut Report| (report.unclear_replays, report.retries) = (2, 1);
+    assert_eq!(failures(more), 1);
+}
+
+#[test]
+fn each_bucket_sells_what_its_own_buyers_take() {
+    let scope = Scope {
+        activity_id: ActivityId::parse("act").unwrap(),
+        sku_id: SkuId::parse("sku").unwrap(),
+        version: ActivityVersion::new(1).unwrap(),
+    };
+    let buckets = |count| BucketCount::new(count).unwrap();
+    assert_eq!(expected(&scope, BucketCount::ONE, 10, 4), 4);
+    assert_eq!(expected(&scope, BucketCount::ONE, 10, 100), 10);
+    // As many buyers as units, but they do not spread evenly over the buckets.
+    let uneven = expected(&scope, buckets(8), 100, 100);
+    assert!((50..100).contains(&uneven), "{uneven}");
+    assert_eq!(expected(&scope, buckets(8), 100, 10_000), 100);
 }
 
 #[test]
