@@ -100,7 +100,9 @@ pub enum Error {
         state: ActivityState,
     },
     /// Versions kept being opened and closed while the pointer was written.
-    #[error("the versions of {0} keep changing; look which one is to be on sale, and open it again")]
+    #[error(
+        "the versions of {0} keep changing; look which one is to be on sale, and open it again"
+    )]
     PointerRace(ActivityId),
     /// A script declined.
     #[error("redis refused to {step} {bucket}: {reason}")]

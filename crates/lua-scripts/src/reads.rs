@@ -321,7 +321,8 @@ impl Redis {
             .transpose()
     }
 
-    /// Points an activity at the version that is on sale.
+    /// Points an activity at the version that is on sale. It overwrites whatever is there: the caller
+    /// must look afterwards whether the version is still the one on sale.
     ///
     /// # Errors
     /// Without an answer.

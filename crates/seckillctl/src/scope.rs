@@ -1,8 +1,10 @@
 //! Which activity version a command is about.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use seckill_activity_control::Control;
-use seckill_state_machine::{Activity, ActivityId, ActivityVersion, Scope, SkuId};
+use seckill_state_machine::{Activity, ActivityId, ActivityState, ActivityVersion, Scope, SkuId};
 
 use crate::exit::Failure;
 use crate::values::version;
@@ -18,7 +20,7 @@ pub struct ScopeArgs {
     #[arg(long, value_name = "ID")]
     pub sku_id: Option<SkuId>,
 
-    /// The version; the newest when not given
+    /// The version; when not given, the newest, or to pause, resume and close the one on sale
     #[arg(long, value_name = "N", value_parser = version)]
     pub activity_version: Option<ActivityVersion>,
 }
@@ -48,6 +50,10 @@ impl ScopeArgs {
     /// Store errors, a failure when there is none, and a wrong setting when the SKU is not clear.
     pub async fn one(&self, control: &Control) -> anyhow::Result<Scope> {
         let all = self.all(control).await?;
+        self.only_newest(all)
+    }
+
+    fn only_newest(&self, all: Vec<Activity>) -> anyhow::Result<Scope> {
         let newest = all
             .iter()
             .map(|activity| activity.settings.scope.version)
@@ -64,6 +70,22 @@ impl ScopeArgs {
             }
             .into()),
         }
+    }
+
+    /// The one version that is meant of those that can be taken off sale: the given one, the one on
+    /// sale, or the only one that is not closed; the newest when all are.
+    ///
+    /// # Errors
+    /// As [`ScopeArgs::one`], and a wrong setting when the version is not clear.
+    pub async fn one_on_sale(&self, control: &Control) -> anyhow::Result<Scope> {
+        let mut all = self.all(control).await?;
+        if self.activity_version.is_none() {
+            all = live(all).map_err(|versions| Failure::Setting {
+                setting: "--activity-version",
+                reason: format!("versions {versions} are not closed, name one"),
+            })?;
+        }
+        self.only_newest(all)
     }
 
     fn means(&self, scope: &Scope) -> bool {
@@ -85,4 +107,30 @@ impl ScopeArgs {
         }
         text
     }
+}
+
+/// Those on sale, or else those that are not closed, or else all of them, provided that they are of
+/// one version; the versions when they are not.
+fn live(all: Vec<Activity>) -> Result<Vec<Activity>, String> {
+    use ActivityState::{Active, Paused, Prepared};
+    for states in [[Active, Paused].as_slice(), &[Prepared]] {
+        let found: Vec<Activity> = all
+            .iter()
+            .filter(|activity| states.contains(&activity.state))
+            .cloned()
+            .collect();
+        let versions: BTreeSet<ActivityVersion> = found
+            .iter()
+            .map(|activity| activity.settings.scope.version)
+            .collect();
+        match versions.len() {
+            0 => {}
+            1 => return Ok(found),
+            _ => {
+                let names: Vec<String> = versions.iter().map(ToString::to_string).collect();
+                return Err(names.join(", "));
+            }
+        }
+    }
+    Ok(all)
 }

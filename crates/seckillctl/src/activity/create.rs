@@ -3,12 +3,12 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use seckill_activity_control::Control;
 use seckill_key_layout::HmacSecrets;
 use seckill_order_store::Created;
 use seckill_service_kit::SecretArgs;
 use seckill_state_machine::{
-    ActivityId, ActivitySettings, ActivityVersion, BucketCount, Quantity, Scope, SkuId, TimestampMs,
+    Activity, ActivityId, ActivitySettings, ActivityVersion, BucketCount, Quantity, Scope, SkuId,
+    TimestampMs,
 };
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "ID")]
     sku_id: SkuId,
 
-    /// The version; one more than the newest when not given
+    /// The version; the newest when not given, or the next if that one sells the SKU already
     #[arg(long, value_name = "N", value_parser = version)]
     activity_version: Option<ActivityVersion>,
 
@@ -158,7 +158,7 @@ pub async fn run(args: Args, output: Output) -> anyhow::Result<Verdict> {
     let scope = Scope {
         version: match args.activity_version {
             Some(version) => version,
-            None => next_version(&control, &args.activity_id).await?,
+            None => next_version(&control.activities(&args.activity_id).await?, &args.sku_id)?,
         },
         activity_id: args.activity_id,
         sku_id: args.sku_id,
@@ -186,17 +186,21 @@ pub async fn run(args: Args, output: Output) -> anyhow::Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
-async fn next_version(control: &Control, id: &ActivityId) -> anyhow::Result<ActivityVersion> {
-    let all = control.activities(id).await?;
-    let newest = all
-        .iter()
-        .map(|activity| activity.settings.scope.version.get())
-        .max();
-    Ok(ActivityVersion::new(newest.unwrap_or(0) + 1)?)
+/// All SKUs of an activity are sold under one version, since one pointer leads to them: a SKU that
+/// the newest version lacks joins it, and one that it has begins the next.
+fn next_version(all: &[Activity], sku_id: &SkuId) -> anyhow::Result<ActivityVersion> {
+    let scopes = || all.iter().map(|activity| &activity.settings.scope);
+    let Some(newest) = scopes().map(|scope| scope.version).max() else {
+        return Ok(ActivityVersion::new(1)?);
+    };
+    let has_it = scopes().any(|scope| scope.version == newest && scope.sku_id == *sku_id);
+    Ok(ActivityVersion::new(newest.get() + u64::from(has_it))?)
 }
 
 #[cfg(test)]
 mod tests {
+    use seckill_state_machine::ActivityState;
+
     use super::*;
 
     fn terms() -> Terms {
@@ -226,6 +230,35 @@ mod tests {
     fn secrets() -> HmacSecrets {
         let secret = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE=";
         format!("1:{secret},4:{secret}").parse().unwrap()
+    }
+
+    #[test]
+    fn a_further_sku_joins_the_newest_version() {
+        let version = |known: &[(&str, u64)], sku: &str| {
+            let all: Vec<Activity> = known
+                .iter()
+                .map(|(sku, version)| Activity {
+                    settings: terms()
+                        .settings(
+                            Scope {
+                                sku_id: SkuId::parse(*sku).unwrap(),
+                                version: ActivityVersion::new(*version).unwrap(),
+                                ..scope()
+                            },
+                            &secrets(),
+                        )
+                        .unwrap(),
+                    state: ActivityState::Prepared,
+                })
+                .collect();
+            next_version(&all, &SkuId::parse(sku).unwrap())
+                .unwrap()
+                .get()
+        };
+        assert_eq!(version(&[], "a"), 1);
+        assert_eq!(version(&[("a", 1)], "b"), 1);
+        assert_eq!(version(&[("a", 1), ("b", 1)], "a"), 2);
+        assert_eq!(version(&[("a", 2), ("b", 1)], "b"), 2);
     }
 
     #[test]

@@ -56,7 +56,10 @@ struct Result {
 /// When the activity's state forbids the step, when both sides differ, or when a store is away.
 pub async fn run(step: Step, args: Args, output: Output) -> anyhow::Result<Verdict> {
     let control = args.stores.control().await?;
-    let scope = args.scope.one(&control).await?;
+    let scope = match step {
+        Step::Open => args.scope.one(&control).await?,
+        Step::Pause | Step::Resume | Step::Close => args.scope.one_on_sale(&control).await?,
+    };
     let order = Order {
         actor: args.actor,
         reason: args.reason,

@@ -1,5 +1,7 @@
 //! The life of an activity, its refusals, and what a crash between two stores leaves.
 
+use seckill_activity_control::Control;
+use seckill_state_machine::ActivityVersion;
 use serde_json::json;
 
 use crate::world::{ACTIVITY, World};
@@ -292,4 +294,69 @@ async fn a_reservation_is_shown_on_both_sides_without_its_user() {
         "nobody",
     ];
     assert_eq!(world.ctl(&nobody).await.code, Some(1));
+}
+
+#[tokio::test]
+async fn a_pointer_that_is_written_late_does_not_stay_behind_a_newer_version() {
+    let world = World::on_sale(1).await;
+    world.create(5, 1).await.ok();
+    world.version("preheat", "2").await.ok();
+    world.version("close", "1").await.ok();
+    world.version("open", "2").await.ok();
+    // What a process leaves that stood still between its last look and its write of version 1.
+    let pointer = format!("seckill:activity:{ACTIVITY}:current_version");
+    world.plant(&["SET", &pointer, "1", "EX", "99999"]).await;
+    let control = Control::new(world.store.clone(), world.redis.clone());
+    let scope = world.scope();
+    let pointed = control.point(&scope.activity_id).await.unwrap();
+    assert_eq!(pointed.map(ActivityVersion::get), Some(2));
+    let now = world.redis.current_version(&scope.activity_id).await;
+    assert_eq!(now.unwrap(), pointed);
+    world.version("close", "2").await.ok();
+    assert_eq!(control.point(&scope.activity_id).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn without_a_version_named_the_one_on_sale_is_taken_off() {
+    let world = World::on_sale(1).await;
+    world.create(5, 1).await.ok();
+    for (step, state) in [
+        ("pause", "PAUSED"),
+        ("resume", "ACTIVE"),
+        ("close", "CLOSED"),
+    ] {
+        world.activity(step).await.ok();
+        let states = world
+            .db
+            .texts("SELECT state FROM activity ORDER BY version")
+            .await;
+        assert_eq!(states, [[state], ["PREPARED"]]);
+    }
+    world.create(5, 1).await.ok();
+    world
+        .activity("close")
+        .await
+        .refused(64, &["--activity-version", "2, 3"]);
+}
+
+#[tokio::test]
+async fn several_skus_are_sold_under_one_version() {
+    let world = World::start().await;
+    world.create(10, 1).await.ok();
+    let about = ["--activity-id", ACTIVITY, "--sku-id", "other"];
+    let stock = ["--stock", "5"];
+    world
+        .ctl(&[&["activity", "create"], about.as_slice(), &stock].concat())
+        .await
+        .ok();
+    for sku in ["sku", "other"] {
+        let about = ["--activity-id", ACTIVITY, "--sku-id", sku];
+        for step in ["preheat", "open"] {
+            world
+                .ctl(&[&["activity", step], about.as_slice()].concat())
+                .await
+                .ok();
+        }
+    }
+    world.activity("close").await.refused(64, &["--sku-id"]);
 }
