@@ -1,13 +1,15 @@
 //! Visits reservations whose time is up and that are still open, and settles what is decided.
 //!
 //! The index is walked by (score, member), a bounded number of pages a tick, so that members that
-//! stay (undecided ones, above all) never hide those behind them. When the walks of all buckets of a
-//! version have reached the end, that is one round of the two-round rule.
+//! stay (undecided ones, above all) never hide those behind them. Each bucket's walk begins again by
+//! itself, so one that cannot be walked keeps no other from being settled; a version's round is put
+//! on record when the walks of all its buckets have got to an end.
 //!
 //! A crash at any point leaves every member where it is: each step is idempotent, and the next walk
 //! of any replica starts from the beginning.
 
 mod judge;
+mod tally;
 mod walk;
 
 use std::collections::HashMap;
@@ -71,13 +73,13 @@ impl Expiry {
     pub async fn tick(&mut self) -> Result<(), Error> {
         let open = self.store.open_scopes().await?;
         self.follow(&open);
-        let walked = self.walk_all().await;
+        let mut failure = self.walk_all().await.err();
         for (scope, version) in &mut self.versions {
-            if version.walks.iter().all(Walk::has_ended) {
-                version.end_round(scope, &self.rounds).await?;
+            if let Err(error) = version.end_round(scope, &self.rounds).await {
+                failure.get_or_insert(error.into());
             }
         }
-        walked
+        failure.map_or(Ok(()), Err)
     }
 
     async fn walk_all(&mut self) -> Result<(), Error> {
@@ -85,9 +87,7 @@ impl Expiry {
         let mut steps = Vec::new();
         for version in self.versions.values_mut() {
             for walk in &mut version.walks {
-                if !walk.has_ended() {
-                    steps.push(walk.go_on(redis, store));
-                }
+                steps.push(walk.go_on(redis, store));
             }
         }
         let mut failure = None;
@@ -122,11 +122,15 @@ impl Expiry {
 }
 
 impl Version {
-    /// Puts the round on record when it has something to tell, or when an earlier one had.
-    async fn end_round(&mut self, scope: &Scope, rounds: &Rounds) -> Result<(), Error> {
-        let mut round = Round::default();
-        for walk in &mut self.walks {
-            round.add(walk.begin_again());
+    /// When every walk has got to an end, puts the round on record if it has something to tell, or
+    /// if an earlier one had.
+    async fn end_round(&mut self, scope: &Scope, rounds: &Rounds) -> Result<(), StoreError> {
+        if !self.walks.iter().all(Walk::has_finished) {
+            return Ok(());
+        }
+        let mut round = Round::begin();
+        for finished in self.walks.iter_mut().filter_map(Walk::take_finished) {
+            round.add(finished);
         }
         if round.is_quiet() && !self.dirty {
             return Ok(());
@@ -139,11 +143,9 @@ impl Version {
                 "settled reservations whose time was up"
             );
         }
-        // Until a round without differences proves something, there may be open ones on record.
-        let proves = round.found.is_empty() && rounds.is_trusted();
         self.dirty = true;
-        rounds.record(scope, &round).await?;
-        self.dirty = !proves;
+        let nothing_open = rounds.record(scope, &round).await?;
+        self.dirty = !nothing_open;
         Ok(())
     }
 }

@@ -5,12 +5,12 @@
 //! apart, and one bucket is walked after the other, so a sale does not feel it. A crash or a failed
 //! step loses no more than the walk.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use futures::StreamExt;
 use seckill_key_layout::{BucketKeys, KeyKind};
-use seckill_lua_scripts::{Error as RedisError, Redis, SCAN_STEP, ScanCursor, Stock};
+use seckill_lua_scripts::{Error as RedisError, ErrorKind, Redis, SCAN_STEP, ScanCursor, Stock};
 use seckill_order_store::{Discrepancy, Error as StoreError, Store};
 use seckill_state_machine::{BucketScope, ReservationId, Scope};
 use tokio::time::Instant;
@@ -43,7 +43,20 @@ pub struct Holders {
     queue: VecDeque<BucketScope>,
     walk: Option<Walk>,
     version: Option<(Scope, Round)>,
-    rule: Persistence<(BucketScope, String)>,
+    grace: Duration,
+    /// A bucket's round of the rule ends when it was judged: one that could not be is no proof.
+    rules: HashMap<BucketScope, Persistence<String>>,
+}
+
+/// What a walk over one bucket came to.
+#[derive(Debug, PartialEq, Eq)]
+enum Judgement {
+    /// The counter is the sum.
+    Agrees,
+    /// It is not.
+    Differs(String),
+    /// The bucket moved during the walk, which cannot judge it therefore.
+    Moved,
 }
 
 /// The walk over one bucket's keys.
@@ -76,7 +89,8 @@ impl Holders {
             queue: VecDeque::new(),
             walk: None,
             version: None,
-            rule: Persistence::new(grace),
+            grace,
+            rules: HashMap::new(),
         }
     }
 
@@ -88,27 +102,53 @@ impl Holders {
         let Some(mut walk) = self.walk.take() else {
             return self.begin().await;
         };
-        if walk.step(&self.redis).await? {
-            self.end(walk).await
-        } else {
-            self.walk = Some(walk);
-            Ok(())
+        let done = match walk.step(&self.redis).await {
+            Ok(false) => {
+                self.walk = Some(walk);
+                return Ok(());
+            }
+            Ok(true) => self.redis.stock(&walk.keys).await,
+            Err(error) => Err(error),
+        };
+        match done {
+            Ok(after) => {
+                self.end(&walk, after);
+                Ok(())
+            }
+            Err(error) => Err(self.drop_bucket(walk.keys.scope(), error)),
+        }
+    }
+
+    /// A bucket that is not walked to the end leaves its version's round incomplete.
+    fn drop_bucket(&mut self, bucket: &BucketScope, error: RedisError) -> Error {
+        self.incomplete(format!("bucket {}: {error}", bucket.bucket_id));
+        error.into()
+    }
+
+    fn incomplete(&mut self, why: String) {
+        if let Some((_, round)) = &mut self.version {
+            round.error.get_or_insert(why);
         }
     }
 
     async fn begin(&mut self) -> Result<(), Error> {
-        if let Some(bucket) = self.queue.pop_front() {
+        if let Some(bucket) = self.queue.front().cloned() {
+            // It stays in the queue if the version before it cannot be put on record.
             self.change_version(&bucket.scope).await?;
+            self.queue.pop_front();
             let keys = BucketKeys::new(&bucket);
-            let before = self.redis.stock(&keys).await?;
-            self.walk = Some(Walk::new(keys, before));
+            match self.redis.stock(&keys).await {
+                Ok(before) => self.walk = Some(Walk::new(keys, before)),
+                Err(error) => return Err(self.drop_bucket(&bucket, error)),
+            }
             return Ok(());
         }
         self.finish_version().await?;
         if Instant::now() >= self.next_pass {
-            self.rule.end_round();
             self.next_pass = Instant::now() + self.interval;
             self.queue = self.open_buckets().await?;
+            let open: HashSet<&BucketScope> = self.queue.iter().collect();
+            self.rules.retain(|bucket, _| open.contains(bucket));
         }
         Ok(())
     }
@@ -123,35 +163,46 @@ impl Holders {
         Ok(buckets.collect())
     }
 
-    async fn end(&mut self, walk: Walk) -> Result<(), Error> {
-        let after = self.redis.stock(&walk.keys).await?;
-        let bucket = walk.keys.scope().clone();
-        let mut found = Vec::new();
-        if let Some(detail) = walk.difference(after) {
-            let seen = self
-                .rule
-                .see((bucket.clone(), detail.clone()), Instant::now());
-            if seen != Seen::Waiting {
-                let discrepancy = Discrepancy {
-                    kind: findings::HOLDERS_DIFFER.to_owned(),
-                    bucket,
-                    reservation_id: None,
-                    detail,
-                };
-                if seen == Seen::Confirmed {
-                    alert(&discrepancy);
-                }
-                found.push(discrepancy);
+    fn end(&mut self, walk: &Walk, after: Option<Stock>) {
+        let bucket = walk.keys.scope();
+        let mut round = Round::begin();
+        round.checked = walk.counted.len().try_into().unwrap_or(u64::MAX);
+        match walk.judge(after) {
+            Judgement::Moved => {
+                let id = bucket.bucket_id;
+                round.error = Some(format!("bucket {id} moved while it was added up"));
             }
+            Judgement::Agrees => {
+                self.rules.remove(bucket);
+            }
+            Judgement::Differs(detail) => self.differs(bucket, detail, &mut round),
         }
-        if let Some((_, round)) = &mut self.version {
-            round.add(Round {
-                checked: walk.counted.len().try_into().unwrap_or(u64::MAX),
-                settled: 0,
-                found,
-            });
+        if let Some((_, of_version)) = &mut self.version {
+            of_version.add(round);
         }
-        Ok(())
+    }
+
+    fn differs(&mut self, bucket: &BucketScope, detail: String, round: &mut Round) {
+        let rule = self
+            .rules
+            .entry(bucket.clone())
+            .or_insert_with(|| Persistence::new(self.grace));
+        let seen = rule.see(detail.clone(), Instant::now());
+        rule.end_round();
+        if seen == Seen::Waiting {
+            round.waiting = true;
+            return;
+        }
+        let discrepancy = Discrepancy {
+            kind: findings::HOLDERS_DIFFER.to_owned(),
+            bucket: bucket.clone(),
+            reservation_id: None,
+            detail,
+        };
+        if seen == Seen::Confirmed {
+            alert(&discrepancy);
+        }
+        round.found.push(discrepancy);
     }
 
     /// Buckets come version by version; a version's round is recorded when its last bucket is done.
@@ -164,7 +215,7 @@ impl Holders {
             return Ok(());
         }
         self.finish_version().await?;
-        self.version = Some((scope.clone(), Round::default()));
+        self.version = Some((scope.clone(), Round::begin()));
         Ok(())
     }
 
@@ -211,7 +262,7 @@ impl Walk {
                     self.held += u64::from(record.quantity.get());
                 }
                 Ok(_) => {}
-                Err(RedisError::Malformed { .. }) => self.unreadable += 1,
+                Err(error) if error.kind() == ErrorKind::Broken => self.unreadable += 1,
                 Err(error) => return Err(error),
             }
         }
@@ -223,16 +274,22 @@ impl Walk {
         Ok(false)
     }
 
-    /// What differs. A bucket that moved during the walk cannot be judged by it.
-    fn difference(&self, after: Option<Stock>) -> Option<String> {
-        let stock = after.filter(|_| after == self.before)?;
+    fn judge(&self, after: Option<Stock>) -> Judgement {
+        if after != self.before {
+            return Judgement::Moved;
+        }
+        let Some(stock) = after else {
+            // That there are no counters is told with the totals.
+            return Judgement::Agrees;
+        };
         let reserved = stock.counters.reserved;
-        (reserved != self.held || self.unreadable > 0).then(|| {
-            format!(
-                "reserved {reserved}, held by reservations {}, unreadable reservations {}",
-                self.held, self.unreadable
-            )
-        })
+        if reserved == self.held && self.unreadable == 0 {
+            return Judgement::Agrees;
+        }
+        Judgement::Differs(format!(
+            "reserved {reserved}, held by reservations {}, unreadable reservations {}",
+            self.held, self.unreadable
+        ))
     }
 }
 
@@ -268,10 +325,12 @@ mod tests {
     }
 
     #[test]
-    fn a_double_release_shows_and_a_bucket_that_moved_does_not() {
-        assert!(walk(Some(stock(3)), 3).difference(Some(stock(3))).is_none());
-        assert!(walk(Some(stock(2)), 3).difference(Some(stock(2))).is_some());
-        assert!(walk(Some(stock(2)), 3).difference(Some(stock(3))).is_none());
-        assert!(walk(None, 0).difference(None).is_none());
+    fn a_double_release_shows_and_a_bucket_that_moved_is_not_judged() {
+        let judge = |before, held, after| walk(before, held).judge(after);
+        let (two, three) = (Some(stock(2)), Some(stock(3)));
+        assert_eq!(judge(three, 3, three), Judgement::Agrees);
+        assert!(matches!(judge(two, 3, two), Judgement::Differs(_)));
+        assert_eq!(judge(two, 3, three), Judgement::Moved);
+        assert_eq!(judge(None, 0, None), Judgement::Agrees);
     }
 }

@@ -7,21 +7,47 @@ use seckill_state_machine::{BucketScope, ReservationId, Scope};
 use tokio::time::Instant;
 
 /// What a round over one version came to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Round {
+    /// When it began to look.
+    pub began: Instant,
     /// Things compared.
     pub checked: u64,
     /// Steps taken towards agreement.
     pub settled: u64,
     /// Every difference that counts, new or known.
     pub found: Vec<Discrepancy>,
+    /// Why it did not look at everything, if so.
+    pub error: Option<String>,
+    /// Whether it saw something that may count later. It is no proof then that a difference on
+    /// record is gone: another process may have waited for longer.
+    pub waiting: bool,
 }
 
 impl Round {
+    /// A round that begins now.
+    #[must_use]
+    pub fn begin() -> Self {
+        Self {
+            began: Instant::now(),
+            checked: 0,
+            settled: 0,
+            found: Vec::new(),
+            error: None,
+            waiting: false,
+        }
+    }
+
     /// Whether there is nothing to tell.
     #[must_use]
     pub const fn is_quiet(&self) -> bool {
         self.settled == 0 && self.found.is_empty()
+    }
+
+    /// Whether what it did not find is not there.
+    #[must_use]
+    pub const fn is_proof(&self) -> bool {
+        self.error.is_none() && !self.waiting
     }
 
     /// Adds what another bucket's part came to.
@@ -29,6 +55,9 @@ impl Round {
         self.checked += other.checked;
         self.settled += other.settled;
         self.found.append(&mut other.found);
+        self.began = self.began.min(other.began);
+        self.error = self.error.take().or(other.error);
+        self.waiting |= other.waiting;
     }
 }
 
@@ -38,6 +67,7 @@ pub struct Rounds {
     store: Store,
     kind: &'static str,
     instance: String,
+    grace: Duration,
     trusted_from: Instant,
 }
 
@@ -50,21 +80,17 @@ impl Rounds {
             store,
             kind,
             instance,
+            grace,
             trusted_from: Instant::now() + grace * 2,
         }
     }
 
-    /// Whether a round that finds nothing proves that nothing is there.
-    #[must_use]
-    pub fn is_trusted(&self) -> bool {
-        Instant::now() >= self.trusted_from
-    }
-
-    /// Records a round, and closes the differences on record that it did not see again.
+    /// Records a round, and closes the differences on record that it did not see again. Says whether
+    /// nothing is on record any more.
     ///
     /// # Errors
     /// Whatever the store met; the next round records the same again.
-    pub async fn record(&self, scope: &Scope, round: &Round) -> Result<(), Error> {
+    pub async fn record(&self, scope: &Scope, round: &Round) -> Result<bool, Error> {
         let run = self
             .store
             .start_run(&NewRun {
@@ -78,17 +104,20 @@ impl Rounds {
             checked: round.checked,
             settled: round.settled,
             discrepancies: u64::try_from(round.found.len()).unwrap_or(u64::MAX),
-            error: None,
+            error: round.error.clone(),
         };
         self.store.finish_run(run, &outcome).await?;
-        if self.is_trusted() {
-            // Only a finished round proves that what it did not see is gone.
-            let resolved = self.store.resolve_unseen(run).await?;
-            if resolved > 0 {
-                tracing::info!(%scope, check = self.kind, resolved, "differences are gone");
-            }
+        if !round.is_proof() || Instant::now() < self.trusted_from {
+            return Ok(false);
         }
-        Ok(())
+        // Another process looks at other instants. What it put on record after this round began to
+        // look, or as long before as the two may take to agree, this round cannot know to be gone.
+        let margin = round.began.elapsed() + self.grace;
+        let (resolved, open) = self.store.resolve_unseen(run, margin).await?;
+        if resolved > 0 {
+            tracing::info!(%scope, check = self.kind, resolved, "differences are gone");
+        }
+        Ok(open == 0)
     }
 }
 
@@ -105,4 +134,41 @@ pub fn alert(discrepancy: &Discrepancy) {
         detail = discrepancy.detail,
         "redis and postgresql differ"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bucket_that_was_not_judged_makes_the_round_no_proof() {
+        let mut round = Round::begin();
+        round.add(Round::begin());
+        assert!(round.is_proof());
+        let mut waiting = Round::begin();
+        waiting.add(Round {
+            waiting: true,
+            ..Round::begin()
+        });
+        assert!(!waiting.is_proof());
+        round.add(Round {
+            error: Some("bucket 1 moved".to_owned()),
+            ..Round::begin()
+        });
+        round.add(Round::begin());
+        assert!(!round.is_proof());
+        assert_eq!(round.error.as_deref(), Some("bucket 1 moved"));
+    }
+
+    #[test]
+    fn a_round_began_when_its_first_part_did() {
+        let first = Round::begin();
+        let began = first.began;
+        let mut round = Round {
+            began: began + Duration::from_secs(1),
+            ..Round::begin()
+        };
+        round.add(first);
+        assert_eq!(round.began, began);
+    }
 }

@@ -1,5 +1,7 @@
 //! What the audit counts, and how differences are recorded.
 
+use std::time::Duration;
+
 use seckill_order_store::{Discrepancy, ErrorKind, NewRun, RunOutcome};
 use seckill_state_machine::{BucketId, DecisionKind, Quantity};
 use uuid::Uuid;
@@ -130,7 +132,12 @@ async fn run(sale: &Fixture, found: &[Discrepancy]) -> (u64, u64) {
         ..RunOutcome::default()
     };
     sale.store.finish_run(run, &outcome).await.unwrap();
-    (recorded, sale.store.resolve_unseen(run).await.unwrap())
+    let (resolved, _open) = sale
+        .store
+        .resolve_unseen(run, Duration::ZERO)
+        .await
+        .unwrap();
+    (recorded, resolved)
 }
 
 #[tokio::test]
@@ -184,4 +191,75 @@ async fn a_difference_seen_in_every_round_is_one_row_that_counts_until_it_is_gon
         .finish_run(Uuid::nil(), &RunOutcome::default())
         .await;
     assert_eq!(unknown.unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// Goal: a walk that began before another process put a difference on record cannot close it.
+#[tokio::test]
+async fn a_difference_seen_within_the_margin_stays_open() {
+    let sale = sale(9, 1).await;
+    let found = Discrepancy {
+        kind: "total_differs".to_owned(),
+        bucket: sale.scope.bucket(BucketId::ZERO),
+        reservation_id: None,
+        detail: "redis 9, postgresql 8".to_owned(),
+    };
+    run(&sale, &[found]).await;
+    let new = NewRun {
+        kind: "totals".to_owned(),
+        instance: "reconciler-1".to_owned(),
+        scope: Some(sale.scope.clone()),
+    };
+    let run = sale.store.start_run(&new).await.unwrap();
+    let outcome = RunOutcome::default();
+    sale.store.finish_run(run, &outcome).await.unwrap();
+    let minute = Duration::from_secs(60);
+    let resolve = async |margin| sale.store.resolve_unseen(run, margin).await.unwrap();
+    assert_eq!(resolve(minute).await, (0, 1));
+    assert_eq!(resolve(Duration::ZERO).await, (1, 0));
+}
+
+/// Goal: what is on record is only seen again, and the reservation's agreement closes it.
+#[tokio::test]
+async fn a_report_about_a_reservation_is_seen_again_and_closed() {
+    let sale = sale(9, 1).await;
+    let bucket = sale.scope.bucket(BucketId::ZERO);
+    let of = |n| Discrepancy {
+        kind: "contradiction".to_owned(),
+        bucket: bucket.clone(),
+        reservation_id: Some(reservation_id(n)),
+        detail: "postgresql: ordered; redis: RELEASED".to_owned(),
+    };
+    let again =
+        async |kind: &str, found: &[Discrepancy]| sale.store.see_again(kind, found).await.unwrap();
+    assert_eq!(again("totals", &[of(1)]).await, [of(1)]);
+    run(&sale, &[of(1)]).await;
+    assert_eq!(again("totals", &[of(1), of(2)]).await, [of(2)]);
+    assert_eq!(again("holders", &[of(1)]).await, [of(1)]);
+    let resolve = async |kinds: &[&str], n| {
+        let id = reservation_id(n);
+        sale.store
+            .resolve_reservation(kinds, &bucket, &id)
+            .await
+            .unwrap()
+    };
+    assert_eq!(resolve(&["holders"], 1).await, 0);
+    assert_eq!(resolve(&["holders", "totals"], 2).await, 0);
+    assert_eq!(resolve(&["holders", "totals"], 1).await, 1);
+    assert_eq!(again("totals", &[of(1)]).await, [of(1)]);
+}
+
+/// Goal: handing a reservation over again and again opens its task once each time it is closed, and
+/// leaves an open one, with its claim and its backoff, alone.
+#[tokio::test]
+async fn handing_over_again_leaves_an_open_task_alone() {
+    let sale = sale(5, 1).await;
+    let asked = sale.request(1);
+    let lease = Duration::from_secs(60);
+    for generation in 1..=2 {
+        sale.store.hand_over(&asked).await.unwrap();
+        let task = sale.store.claim_tasks(1, lease).await.unwrap().remove(0);
+        assert_eq!(task.generation, generation);
+        sale.store.hand_over(&asked).await.unwrap();
+        assert!(sale.store.finish_task(&task, "released").await.unwrap());
+    }
 }

@@ -8,13 +8,16 @@ use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::{
     Error as RedisError, ErrorKind, Index, IndexMember, Redis, ReservationRecord,
 };
-use seckill_order_store::{DecisionRecord, Discrepancy, NewTask, Store, TaskOrigin};
+use seckill_order_store::{
+    DecisionRecord, Discrepancy, Error as StoreError, ErrorKind as StoreErrorKind, Store,
+};
 use seckill_settlement::{Settled, settle_ordered, settle_rejected};
 use seckill_state_machine::{BucketScope, ReservationId, ReservationStatus};
 use tokio::time::Instant;
 
 use super::Error;
 use super::judge::{Step, judge};
+use super::tally::{LISTED_MAX, Page, Tally};
 use crate::findings;
 use crate::persistence::{Persistence, Seen};
 use crate::rounds::{Round, alert};
@@ -28,18 +31,14 @@ const PAGES_PER_TICK: usize = 8;
 /// Reads and steps of one page in flight.
 const CALLS_IN_FLIGHT: usize = 32;
 
-/// Undecided reservations that are listed one by one, per bucket and round. After an outage there may
-/// be a million of them; the bucket's own entry always tells how many there are.
-const UNDECIDED_LISTED_MAX: u64 = 100;
-
 /// The state of one bucket's walk.
 pub struct Walk {
     keys: BucketKeys,
     after: Option<IndexMember>,
-    ended: bool,
     rule: Persistence<(&'static str, String)>,
-    round: Round,
-    undecided: u64,
+    tally: Tally,
+    /// The last walk that got to the end, until the other buckets' walks have as well.
+    finished: Option<Round>,
 }
 
 /// One member with Redis' word on it.
@@ -53,29 +52,50 @@ impl Walk {
         Self {
             keys: BucketKeys::new(&bucket),
             after: None,
-            ended: false,
             rule: Persistence::new(grace),
-            round: Round::default(),
-            undecided: 0,
+            tally: Tally::begin(),
+            finished: None,
         }
     }
 
-    /// Whether every due member had its turn.
-    pub const fn has_ended(&self) -> bool {
-        self.ended
+    /// Whether every due member had its turn since the last round was taken.
+    pub const fn has_finished(&self) -> bool {
+        self.finished.is_some()
+    }
+
+    /// What the last walk that got to the end came to.
+    pub const fn take_finished(&mut self) -> Option<Round> {
+        self.finished.take()
     }
 
     /// Walks on where the last call stopped.
     pub async fn go_on(&mut self, redis: &Redis, store: &Store) -> Result<(), Error> {
+        match self.pages(redis, store).await {
+            // An index that cannot be read stays like that until a person has looked at it.
+            Err(Error::Redis(error)) if error.kind() == ErrorKind::Broken => {
+                let mut page = Page::default();
+                self.report(None, findings::UNREADABLE, error.to_string(), &mut page);
+                self.tally.add(page);
+                self.tally.give_up(error.to_string());
+                self.finish();
+                Ok(())
+            }
+            end => end,
+        }
+    }
+
+    async fn pages(&mut self, redis: &Redis, store: &Store) -> Result<(), Error> {
         let now = redis.server_time(&self.keys).await?;
         for _ in 0..PAGES_PER_TICK {
             let after = self.after.as_ref();
             let members = redis
                 .due(&self.keys, Index::ReservationExpiry, now, after, PAGE_SIZE)
                 .await?;
-            self.page(&members, redis, store).await?;
+            // A page that fails half way is walked again, and counts once.
+            let page = self.page(&members, redis, store).await?;
+            self.tally.add(page);
             if members.len() < PAGE_SIZE {
-                self.ended = true;
+                self.finish();
                 return Ok(());
             }
             self.after = members.last().cloned();
@@ -83,20 +103,21 @@ impl Walk {
         Ok(())
     }
 
-    /// Ends the round, hands out what it came to, and goes back to the beginning.
-    pub fn begin_again(&mut self) -> Round {
-        self.ended = false;
+    /// Goes back to the beginning. Of two walks that finished before the round was taken, the later
+    /// one tells what is there, and both tell what was done.
+    fn finish(&mut self) {
         self.after = None;
-        self.rule.end_round();
-        let mut round = std::mem::take(&mut self.round);
-        let undecided = std::mem::take(&mut self.undecided);
-        if undecided > 0 {
-            let detail = format!("{undecided} reservations are due and undecided");
-            round
-                .found
-                .push(self.discrepancy(None, findings::UNDECIDED, detail));
+        let tally = std::mem::replace(&mut self.tally, Tally::begin());
+        let mut round = tally.into_round(|kind, detail| self.discrepancy(None, kind, detail));
+        if round.error.is_none() {
+            // Only a walk over all members proves that what it did not see is gone.
+            self.rule.end_round();
         }
-        round
+        if let Some(earlier) = self.finished.take() {
+            round.checked += earlier.checked;
+            round.settled += earlier.settled;
+        }
+        self.finished = Some(round);
     }
 
     async fn page(
@@ -104,33 +125,41 @@ impl Walk {
         members: &[IndexMember],
         redis: &Redis,
         store: &Store,
-    ) -> Result<(), Error> {
-        let ids = self.parse(members);
+    ) -> Result<Page, Error> {
+        let mut page = Page::default();
+        let ids = self.parse(members, &mut page);
         if ids.is_empty() {
-            return Ok(());
+            return Ok(page);
         }
-        let found = store.decisions(&ids).await?;
-        let decisions: HashMap<ReservationId, DecisionRecord> = found
-            .into_iter()
-            .map(|decision| (decision.reservation_id.clone(), decision))
-            .collect();
+        let decisions = decisions(store, &ids).await?;
         // Redis is read after PostgreSQL: a reservation that is settled in between is seen as such.
-        let members = read(redis, &self.keys, ids).await;
-        for member in members {
-            let decision = decisions.get(&member.id);
-            self.member(member, decision, redis, store).await?;
+        for member in read(redis, &self.keys, ids).await {
+            page.checked += 1;
+            match decisions.get(&member.id) {
+                Some(Err(damage)) => {
+                    let (id, detail) = (Some(member.id), damage.clone());
+                    self.report(id, findings::UNREADABLE, detail, &mut page);
+                }
+                Some(Ok(decision)) => {
+                    self.member(member, Some(decision), (redis, store), &mut page)
+                        .await?;
+                }
+                None => {
+                    self.member(member, None, (redis, store), &mut page).await?;
+                }
+            }
         }
-        Ok(())
+        Ok(page)
     }
 
-    fn parse(&mut self, members: &[IndexMember]) -> Vec<ReservationId> {
+    fn parse(&mut self, members: &[IndexMember], page: &mut Page) -> Vec<ReservationId> {
         let mut ids = Vec::with_capacity(members.len());
         for member in members {
             match ReservationId::parse(member.member.as_str()) {
                 Ok(id) => ids.push(id),
                 Err(_) => {
                     let detail = format!("{} is no reservation id", member.member.escape_debug());
-                    self.report(None, findings::UNREADABLE, detail);
+                    self.report(None, findings::UNREADABLE, detail, page);
                 }
             }
         }
@@ -141,84 +170,112 @@ impl Walk {
         &mut self,
         member: Member,
         decision: Option<&DecisionRecord>,
-        redis: &Redis,
-        store: &Store,
+        (redis, store): (&Redis, &Store),
+        page: &mut Page,
     ) -> Result<(), Error> {
-        self.round.checked += 1;
+        let id = member.id;
         let record = match member.record {
             Ok(record) => record,
-            // Damage is reported and does not end the walk; silence does.
-            Err(error) if error.kind() == ErrorKind::Broken => {
-                let detail = error.to_string();
-                self.report(Some(member.id), findings::UNREADABLE, detail);
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
+            Err(error) => return self.damaged(id, error, page),
         };
-        let id = &member.id;
-        match judge(decision, record.as_ref().map(|record| record.status)) {
+        let (decision, settled) = match judge(decision, record.as_ref().map(|r| r.status)) {
             Step::SettleOrdered(order_id) => {
-                let settled = settle_ordered(redis, &self.keys, id, &order_id).await?;
-                self.settled(member.id, "ordered", settled);
+                let settled = settle_ordered(redis, &self.keys, &id, &order_id).await;
+                ("ordered", settled)
             }
             Step::SettleRejected(reason) => {
-                let settled = settle_rejected(redis, &self.keys, id, reason).await?;
-                self.settled(member.id, "rejected", settled);
+                let settled = settle_rejected(redis, &self.keys, &id, reason).await;
+                ("rejected", settled)
             }
             Step::HandOver => {
                 if let Some(record) = record {
-                    self.hand_over(&record, store).await?;
+                    self.hand_over(&record, store, page).await?;
                 }
+                return Ok(());
             }
             Step::Report { kind, detail } => {
-                self.report(Some(member.id), kind, detail);
+                self.report(Some(id), kind, detail, page);
+                return Ok(());
             }
+        };
+        match settled {
+            Ok(settled) => {
+                self.settled(id, decision, settled, page);
+                Ok(())
+            }
+            Err(error) => self.damaged(id, error, page),
         }
+    }
+
+    /// Damage is reported and does not end the walk; silence does.
+    fn damaged(
+        &mut self,
+        id: ReservationId,
+        error: RedisError,
+        page: &mut Page,
+    ) -> Result<(), Error> {
+        if error.kind() != ErrorKind::Broken {
+            return Err(error.into());
+        }
+        self.report(Some(id), findings::UNREADABLE, error.to_string(), page);
         Ok(())
     }
 
-    fn settled(&mut self, id: ReservationId, decision: &str, settled: Settled) {
+    fn settled(&mut self, id: ReservationId, decision: &str, settled: Settled, page: &mut Page) {
         match settled {
-            Settled::Agreed { .. } => self.round.settled += 1,
+            Settled::Agreed { .. } => page.settled += 1,
             // Gone since it was read; the next walk sees what is left.
             Settled::Missing | Settled::BucketGone => {}
             Settled::Contradiction { code, status } => {
                 let found = status.map_or("unknown", ReservationStatus::as_str);
                 let detail = format!("postgresql: {decision}; redis: {found} ({code})");
-                self.report(Some(id), findings::CONTRADICTION, detail);
+                self.report(Some(id), findings::CONTRADICTION, detail, page);
             }
         }
     }
 
-    /// Reopens the compensation task of a reservation that nobody has released for longer than that
-    /// takes. Once: reopening it again and again would only get in the way of the worker's backoff.
-    async fn hand_over(&mut self, record: &ReservationRecord, store: &Store) -> Result<(), Error> {
+    /// Opens the compensation task of a reservation that nobody has released for longer than that
+    /// takes. Every time it is seen: the task may have been closed since, by a release that a
+    /// failover then undid. A task that is open keeps its claim and its backoff.
+    async fn hand_over(
+        &mut self,
+        record: &ReservationRecord,
+        store: &Store,
+        page: &mut Page,
+    ) -> Result<(), Error> {
         let id = &record.reservation_id;
         let key = (findings::NOT_RELEASED, id.to_string());
         let seen = self.rule.see(key, Instant::now());
         if seen == Seen::Waiting {
             return Ok(());
         }
-        if seen == Seen::Confirmed {
-            store
-                .open_task(&NewTask {
-                    request: record.order_request(),
-                    origin: TaskOrigin::HeldAgain,
-                    due_in: Duration::ZERO,
-                })
-                .await?;
-            self.round.settled += 1;
+        let mut detail = format!("postgresql: given up; redis: {}", record.status);
+        let handed_over = match store.hand_over(&record.order_request()).await {
+            Ok(()) => true,
+            Err(error) if is_refused(&error) => {
+                detail = format!("{detail}; its task cannot be opened: {error}");
+                false
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if seen == Seen::Confirmed && handed_over {
+            page.settled += 1;
             let bucket = self.keys.scope();
-            tracing::warn!(reservation_id = %id, %bucket, "reopened a compensation task");
+            tracing::warn!(reservation_id = %id, %bucket, "handed over to the compensation worker");
         }
-        let detail = format!("postgresql: given up; redis: {}", record.status);
         let found = self.discrepancy(Some(id.clone()), findings::NOT_RELEASED, detail);
-        self.round.found.push(found);
+        page.found.push((findings::NOT_RELEASED, found));
         Ok(())
     }
 
     /// Notes a difference, which counts if it stays.
-    fn report(&mut self, id: Option<ReservationId>, kind: &'static str, detail: String) {
+    fn report(
+        &mut self,
+        id: Option<ReservationId>,
+        kind: &'static str,
+        detail: String,
+        page: &mut Page,
+    ) {
         let name = id
             .as_ref()
             .map_or_else(|| detail.clone(), ToString::to_string);
@@ -226,17 +283,11 @@ impl Walk {
         if seen == Seen::Waiting {
             return;
         }
-        if kind == findings::UNDECIDED {
-            self.undecided += 1;
-            if self.undecided > UNDECIDED_LISTED_MAX {
-                return;
-            }
-        }
         let found = self.discrepancy(id, kind, detail);
-        if seen == Seen::Confirmed {
+        if seen == Seen::Confirmed && self.tally.count(kind) < LISTED_MAX {
             alert(&found);
         }
-        self.round.found.push(found);
+        page.found.push((kind, found));
     }
 
     fn discrepancy(
@@ -263,4 +314,42 @@ async fn read(redis: &Redis, keys: &BucketKeys, ids: Vec<ReservationId>) -> Vec<
         .buffered(CALLS_IN_FLIGHT)
         .collect()
         .await
+}
+
+/// A constraint's no, which will be the same next time.
+fn is_refused(error: &StoreError) -> bool {
+    matches!(
+        error.kind(),
+        StoreErrorKind::Refused | StoreErrorKind::Conflict | StoreErrorKind::Invalid
+    )
+}
+
+/// The decisions about some reservations; of one whose row is damaged, what is wrong with it.
+async fn decisions(
+    store: &Store,
+    ids: &[ReservationId],
+) -> Result<HashMap<ReservationId, Result<DecisionRecord, String>>, StoreError> {
+    let by_id = |found: Vec<DecisionRecord>| {
+        found
+            .into_iter()
+            .map(|decision| (decision.reservation_id.clone(), Ok(decision)))
+    };
+    match store.decisions(ids).await {
+        Ok(found) => return Ok(by_id(found).collect()),
+        Err(StoreError::Stored { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    // One damaged row fails the whole page, so each is read for itself.
+    let mut decisions = HashMap::with_capacity(ids.len());
+    for id in ids {
+        match store.decisions(std::slice::from_ref(id)).await {
+            Ok(found) => decisions.extend(by_id(found)),
+            Err(StoreError::Stored { column, .. }) => {
+                let damage = format!("postgresql: {column} holds an unusable value");
+                decisions.insert(id.clone(), Err(damage));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(decisions)
 }

@@ -52,22 +52,35 @@ impl Difference {
     }
 }
 
+/// The differences of a bucket whose counters in Redis cannot be read.
+#[must_use]
+pub fn unreadable(totals: &BucketTotals, damage: &str) -> Vec<Difference> {
+    let mut found = Vec::from_iter(postgres(totals));
+    found.push(Difference {
+        kind: findings::UNREADABLE,
+        detail: damage.to_owned(),
+    });
+    found
+}
+
+/// What PostgreSQL's side says against itself.
+fn postgres(totals: &BucketTotals) -> Option<Difference> {
+    let (total, available, sold) = (totals.total, totals.available, totals.sold);
+    let (active, journal) = (totals.active_units, totals.journal_units);
+    (!totals.is_conserved()).then(|| Difference {
+        kind: findings::POSTGRES_NOT_CONSERVED,
+        detail: format!(
+            "total {total}, available {available} (journal {journal}), sold {sold} (orders {active})"
+        ),
+    })
+}
+
 /// Compares the two sides. What it returns counts only if it stays the same.
 #[must_use]
 pub fn compare(sight: &Sight) -> Vec<Difference> {
-    let mut found = Vec::new();
-    let mut note = |kind, detail| found.push(Difference { kind, detail });
     let totals = &sight.totals;
-    if !totals.is_conserved() {
-        let (total, available, sold) = (totals.total, totals.available, totals.sold);
-        let (active, journal) = (totals.active_units, totals.journal_units);
-        note(
-            findings::POSTGRES_NOT_CONSERVED,
-            format!(
-                "total {total}, available {available} (journal {journal}), sold {sold} (orders {active})"
-            ),
-        );
-    }
+    let mut found = Vec::from_iter(postgres(totals));
+    let mut note = |kind, detail| found.push(Difference { kind, detail });
     let Some(stock) = sight.after.stock else {
         // Before its preheat a version has nothing in Redis.
         if sight.state != ActivityState::Prepared {
@@ -211,6 +224,24 @@ mod tests {
         let mut oversold = sight(redis(6, 4, 0), 4);
         oversold.totals.active_units = 3;
         assert!(kinds(&oversold).contains(&findings::POSTGRES_NOT_CONSERVED));
+    }
+
+    #[test]
+    fn damaged_counters_are_a_difference_and_do_not_hide_postgresql() {
+        let mut totals = sight(redis(6, 4, 0), 4).totals;
+        let kinds = |totals: &BucketTotals| {
+            let found = unreadable(totals, "stock is malformed");
+            found
+                .into_iter()
+                .map(|found| found.kind)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(&totals), [findings::UNREADABLE]);
+        totals.sold += 1;
+        assert_eq!(
+            kinds(&totals),
+            [findings::POSTGRES_NOT_CONSERVED, findings::UNREADABLE]
+        );
     }
 
     #[test]

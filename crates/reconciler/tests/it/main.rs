@@ -176,5 +176,59 @@ async fn planted_damage_is_named_and_its_repair_seen() {
     redis.cli(&["HINCRBY", &stock, "available", "-1"]).await;
     redis.cli(&["HINCRBY", &stock, "reserved", "1"]).await;
     nothing_is_open(&sandbox).await;
+    // Counters and an index that nobody can read are differences and keep nothing from being told.
+    let available = redis.cli(&["HGET", &stock, "available"]).await.text();
+    redis.cli(&["HSET", &stock, "available", "many"]).await;
+    kind_is_open(&sandbox, "unreadable").await;
+    redis.cli(&["HSET", &stock, "available", &available]).await;
+    nothing_is_open(&sandbox).await;
+    let expiry = sale.key(0, "reservation_expiry");
+    redis.cli(&["DEL", &expiry]).await;
+    redis.cli(&["SET", &expiry, "1"]).await;
+    kind_is_open(&sandbox, "unreadable").await;
+    redis.cli(&["DEL", &expiry]).await;
+    nothing_is_open(&sandbox).await;
     process.stop(SOON).await;
+}
+
+/// Goal: whatever Redis still holds of what was given up is handed over as often as its task is
+/// closed, not only once. Method: a task that is closed by hand twice, while no worker runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_was_closed_too_early_is_opened_every_time() {
+    let sandbox = Sandbox::start().await;
+    let sale = sandbox
+        .open(&Plan::new(5).term("reservation-ttl-ms", 1_000))
+        .await;
+    let empty = format!(
+        "UPDATE activity_stock SET total = 0, available = 0 WHERE {}",
+        sale.sql()
+    );
+    sandbox.database().execute(&empty).await;
+    let front = sandbox.run(Service::Front).await;
+    sandbox.client(&front).buy(&sale, "u1", "q1").await;
+    let consumer = sandbox.run(Service::Consumer).await;
+    let task_opens = async || {
+        let open = "SELECT count(*) FROM compensation_task WHERE closed_at IS NULL";
+        eventually(SOON, "an open task", async || {
+            match sandbox.database().number(open).await {
+                1 => Ok(()),
+                other => Err(other.to_string()),
+            }
+        })
+        .await;
+    };
+    task_opens().await;
+    consumer.stop(SOON).await;
+    let process = reconciler(&sandbox).await;
+    process.allow_errors("redis and postgresql differ");
+    for _ in 0..2 {
+        let close = "UPDATE compensation_task SET closed_at = now(), result = 'by hand', \
+                     lease_until = NULL, lease_token = NULL";
+        sandbox.database().execute(close).await;
+        task_opens().await;
+    }
+    kind_is_open(&sandbox, "not_released").await;
+    for service in [process, front] {
+        service.stop(SOON).await;
+    }
 }

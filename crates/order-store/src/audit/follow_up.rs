@@ -1,0 +1,118 @@
+//! What follows from a difference about one reservation: its release is handed over, it is seen
+//! again, or it is gone because the two sides agree.
+
+use seckill_state_machine::{BucketScope, OrderRequest, ReservationId};
+
+use super::{Discrepancy, FoundColumns};
+use crate::rows::{get, version};
+use crate::tasks::{self, Opening};
+use crate::{Error, Store, TaskOrigin};
+
+impl Store {
+    /// Opens the task of a reservation that Redis still holds although it was given up. A task that
+    /// is open already stays as it is, so this may be repeated at any time.
+    ///
+    /// # Errors
+    /// As every write.
+    pub async fn hand_over(&self, request: &OrderRequest) -> Result<(), Error> {
+        let opening = Opening::unless_open(TaskOrigin::HeldAgain, 0, "hand_over");
+        self.run_tx("hand_over", async |session| {
+            tasks::open(session, &[request], &opening).await
+        })
+        .await
+    }
+
+    /// Notes that differences which are open on record, under this kind of run, are still there.
+    /// Returns those that are not on record.
+    ///
+    /// # Errors
+    /// As every write.
+    pub async fn see_again(
+        &self,
+        run_kind: &str,
+        found: &[Discrepancy],
+    ) -> Result<Vec<Discrepancy>, Error> {
+        let rows = self
+            .run_tx("see_again", async |session| {
+                let columns = FoundColumns::of(found.iter());
+                session
+                    .query(
+                        SEE_AGAIN,
+                        &[
+                            /* run_kind */ &run_kind,
+                            &columns.kind,
+                            &columns.detail,
+                            &columns.activity_id,
+                            &columns.sku_id,
+                            &columns.version,
+                            &columns.bucket_id,
+                            &columns.reservation_id,
+                        ],
+                    )
+                    .await
+            })
+            .await?;
+        let mut known = std::collections::HashSet::new();
+        for row in &rows {
+            known.insert(get::<i64>(row, "n")?);
+        }
+        let new = (1..).zip(found).filter(|(n, _)| !known.contains(n));
+        Ok(new.map(|(_, found)| found.clone()).collect())
+    }
+
+    /// Closes what these kinds of runs have open about a reservation; says how many there were.
+    ///
+    /// # Errors
+    /// As every read and every write.
+    pub async fn resolve_reservation(
+        &self,
+        run_kinds: &[&str],
+        bucket: &BucketScope,
+        reservation_id: &ReservationId,
+    ) -> Result<u64, Error> {
+        let (scope, bucket_id) = (&bucket.scope, i64::from(bucket.bucket_id.get()));
+        let (activity_id, sku_id) = (scope.activity_id.as_str(), scope.sku_id.as_str());
+        let (version, id) = (version(scope), reservation_id.as_str());
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] = [
+            /* activity_id */ &activity_id,
+            /* sku_id */ &sku_id,
+            /* version */ &version,
+            /* bucket_id */ &bucket_id,
+            /* run_kinds */ &run_kinds,
+            /* reservation_id */ &id,
+        ];
+        // Almost always there is nothing, and a look costs a third of a transaction.
+        if self.count("open_about", OPEN_ABOUT, &params).await? == 0 {
+            return Ok(0);
+        }
+        self.run_tx("resolve_reservation", async |session| {
+            session.execute(RESOLVE_RESERVATION, &params).await
+        })
+        .await
+    }
+}
+
+const SEE_AGAIN: &str = "-- see_again
+    UPDATE discrepancy AS d
+    SET last_seen_at = now(), times_seen = d.times_seen + 1, detail = r.detail
+    FROM unnest(
+        $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[]
+    ) WITH ORDINALITY AS r (
+        kind, detail, activity_id, sku_id, version, bucket_id, reservation_id, n
+    )
+    WHERE d.resolved_at IS NULL AND d.run_kind = $1 AND d.kind = r.kind
+        AND d.activity_id = r.activity_id AND d.sku_id = r.sku_id AND d.version = r.version
+        AND d.bucket_id = r.bucket_id AND d.reservation_id IS NOT DISTINCT FROM r.reservation_id
+    RETURNING r.n";
+
+const OPEN_ABOUT: &str = "-- open_about
+    SELECT count(*) AS n
+    FROM discrepancy
+    WHERE resolved_at IS NULL AND activity_id = $1 AND sku_id = $2 AND version = $3
+        AND bucket_id = $4 AND run_kind = ANY($5::text[]) AND reservation_id = $6";
+
+const RESOLVE_RESERVATION: &str = "-- resolve_reservation
+    UPDATE discrepancy
+    SET resolved_at = now()
+    WHERE resolved_at IS NULL AND activity_id = $1 AND sku_id = $2 AND version = $3
+        AND bucket_id = $4 AND run_kind = ANY($5::text[]) AND reservation_id = $6";
