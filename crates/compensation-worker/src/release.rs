@@ -19,6 +19,12 @@ use seckill_state_machine::{
     CompensateCode, OrderId, OrderState, RejectReason, ReservationStatus, TransitionCode,
 };
 
+/// How a task ends whose reservation is lost: a difference that stays on record.
+const RESERVATION_MISSING: &str = "reservation_missing";
+
+/// The same when nothing of the bucket is left, which the reconciler reports once a bucket.
+const BUCKET_GONE: &str = "bucket_gone";
+
 /// How the work on a task ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
@@ -70,6 +76,14 @@ impl Releaser {
             Fence::Rejected { reason } => self.reject_and_release(task, &keys, reason).await?,
             Fence::Released { reason, .. } => self.release(task, &keys, &reason).await?,
         };
+        if let Ending::Finished(result) = ending
+            && result != RESERVATION_MISSING
+        {
+            let request = &task.request;
+            self.discrepancies
+                .agreed(&request.bucket, &request.reservation_id)
+                .await;
+        }
         Ok(ending)
     }
 
@@ -98,7 +112,7 @@ impl Releaser {
                     .await
             }
             (Settled::Missing, _) => Ok(self.missing(task, "ordered").await),
-            (Settled::BucketGone, _) => Ok(Ending::Finished("bucket_gone")),
+            (Settled::BucketGone, _) => Ok(Ending::Finished(BUCKET_GONE)),
             (Settled::Contradiction { status, .. }, _) => {
                 self.contradiction(task, "ordered", status).await
             }
@@ -115,7 +129,7 @@ impl Releaser {
         match settle_rejected(&self.redis, keys, id, reason).await? {
             Settled::Agreed { .. } => self.release(task, keys, reason.as_str()).await,
             Settled::Missing => Ok(self.missing(task, "rejected").await),
-            Settled::BucketGone => Ok(Ending::Finished("bucket_gone")),
+            Settled::BucketGone => Ok(Ending::Finished(BUCKET_GONE)),
             Settled::Contradiction { status, .. } => {
                 self.contradiction(task, "rejected", status).await
             }
@@ -142,7 +156,7 @@ impl Releaser {
             })
             .await?;
         if moved.code == TransitionCode::NotFound {
-            return Ok(self.missing(task, "released").await);
+            return self.not_found(task, keys).await;
         }
         // Whatever else the step said, the next script looks at the state itself and refuses if the
         // units may not move.
@@ -168,7 +182,7 @@ impl Releaser {
         let ending = match reply.code {
             CompensateCode::Released => Ending::Finished("released"),
             CompensateCode::AlreadyReleased => Ending::Finished("already_released"),
-            CompensateCode::ReservationNotFound => self.missing(task, "released").await,
+            CompensateCode::ReservationNotFound => return self.not_found(task, keys).await,
             CompensateCode::NotCompensatable => {
                 return self.contradiction(task, "released", reply.status).await;
             }
@@ -182,6 +196,14 @@ impl Releaser {
             self.tell_fronts(keys).await;
         }
         Ok(ending)
+    }
+
+    /// A version that has expired has lost nothing.
+    async fn not_found(&self, task: &CompensationTask, keys: &BucketKeys) -> Result<Ending, Error> {
+        if self.redis.meta(keys).await?.is_none() {
+            return Ok(Ending::Finished(BUCKET_GONE));
+        }
+        Ok(self.missing(task, "released").await)
     }
 
     /// Fronts forget their sold-out mark sooner. One that does not hear of it asks again within half
@@ -198,7 +220,7 @@ impl Releaser {
     async fn missing(&self, task: &CompensationTask, decision: &str) -> Ending {
         let detail = format!("postgresql: {decision}; redis: nothing");
         self.report(task, kind::RESERVATION_MISSING, detail).await;
-        Ending::Finished("reservation_missing")
+        Ending::Finished(RESERVATION_MISSING)
     }
 
     async fn contradiction(

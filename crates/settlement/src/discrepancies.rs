@@ -4,6 +4,14 @@
 use seckill_order_store::{Discrepancy, Error, NewRun, RunOutcome, Store};
 use seckill_state_machine::{BucketScope, ReservationId};
 
+/// The kinds of runs under which single reservations are reported by those who settle them.
+pub mod run_kind {
+    /// The order consumer.
+    pub const SETTLEMENT: &str = "settlement";
+    /// The compensation worker.
+    pub const COMPENSATION: &str = "compensation";
+}
+
 /// The words by which differences are named.
 pub mod kind {
     /// PostgreSQL has decided about a reservation that Redis does not have.
@@ -54,7 +62,13 @@ impl Discrepancies {
         }
     }
 
+    /// A run is put on record only with something new: a task that is tried again and again would
+    /// leave one behind each time.
     async fn record(&self, found: &[Discrepancy]) -> Result<(), Error> {
+        let new = self.store.see_again(self.run_kind, found).await?;
+        if new.is_empty() {
+            return Ok(());
+        }
         let run = self
             .store
             .start_run(&NewRun {
@@ -63,8 +77,8 @@ impl Discrepancies {
                 scope: None,
             })
             .await?;
-        self.store.record_discrepancies(run, found).await?;
-        let count = u64::try_from(found.len()).unwrap_or(u64::MAX);
+        self.store.record_discrepancies(run, &new).await?;
+        let count = u64::try_from(new.len()).unwrap_or(u64::MAX);
         let outcome = RunOutcome {
             checked: count,
             settled: 0,
@@ -72,6 +86,27 @@ impl Discrepancies {
             error: None,
         };
         self.store.finish_run(run, &outcome).await
+    }
+
+    /// Closes what is on record about a reservation on which the two sides agree, whoever of those
+    /// that settle reported it. Never fails: the agreement stands without it.
+    pub async fn agreed(&self, bucket: &BucketScope, reservation_id: &ReservationId) {
+        let kinds = [run_kind::SETTLEMENT, run_kind::COMPENSATION];
+        let closed = self
+            .store
+            .resolve_reservation(&kinds, bucket, reservation_id)
+            .await;
+        match closed {
+            Ok(0) => {}
+            Ok(_) => tracing::info!(%reservation_id, %bucket, "differences are gone"),
+            Err(error) => tracing::warn!(
+                %reservation_id,
+                %bucket,
+                %error,
+                cause = error.cause().map(tracing::field::display),
+                "differences that are gone could not be closed"
+            ),
+        }
     }
 
     /// A difference about one reservation.

@@ -10,5 +10,5 @@
 mod discrepancies;
 mod settle;
 
-pub use discrepancies::{Discrepancies, kind};
+pub use discrepancies::{Discrepancies, kind, run_kind};
 pub use settle::{Settled, settle_ordered, settle_rejected};
