@@ -45,7 +45,7 @@ struct Unanswered;
 
 /// What Redis says.
 enum Found {
-    Record(ReservationRecord),
+    Record(Box<ReservationRecord>),
     /// It is somebody else's.
     NotYours,
     /// Nothing, in the bucket of these keys.
@@ -159,7 +159,10 @@ impl Querying {
 
     async fn find_by_id(&self, keys: &BucketKeys, id: &ReservationId) -> Result<Found, RedisError> {
         let record = self.redis.reservation(keys, id).await?;
-        Ok(record.map_or_else(|| Found::Nothing(keys.clone()), Found::Record))
+        Ok(record.map_or_else(
+            || Found::Nothing(keys.clone()),
+            |record| Found::Record(Box::new(record)),
+        ))
     }
 
     /// The remembered result names the reservation; when it was lost, the id can still be derived.
