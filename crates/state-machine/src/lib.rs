@@ -23,10 +23,14 @@ pub use activity::{Activity, ActivitySettings, ActivityState, UnknownActivitySta
 pub use codes::{CompensateCode, ReserveCode, TransitionCode, UnknownCode};
 pub use decision::{DecisionBook, DecisionKind, RejectReason, Ruling, UnknownDecision, rule};
 pub use ids::{
-    ActivityId, IdError, MessageId, OrderId, RequestId, ReservationId, SkuId, UserId, is_id_byte,
+    ActivityId, ID_LEN_MAX, IdError, MessageId, OrderId, RequestId, ReservationId, SkuId, UserId,
+    is_id_byte,
 };
 pub use messages::{OrderEvent, OrderEventKind, OrderRequest, SCHEMA_VERSION};
-pub use numbers::{ActivityVersion, BucketCount, BucketId, NumberError, Quantity, TimestampMs};
+pub use numbers::{
+    ActivityVersion, BUCKET_COUNT_MAX, BucketCount, BucketId, EXACT_INTEGER_MAX, NumberError,
+    QUANTITY_MAX, Quantity, TimestampMs,
+};
 pub use scope::{BucketScope, Scope};
 pub use settlement::{OrderState, Settlement, settlement};
 pub use status::{ReservationStatus, UnknownStatus, Verdict, transition};
