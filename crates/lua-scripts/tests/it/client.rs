@@ -118,7 +118,8 @@ async fn a_black_hole_ends_every_call_within_the_time_limit() {
     .await;
 }
 
-/// RC-07: while disconnected, calls are turned away at once and do not queue up.
+/// RC-07: while disconnected, calls are turned away at once and do not queue up. A call that meets the
+/// very moment of a reconnect that fails may be unknown; none of them runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_are_shed_while_disconnected_and_nothing_old_runs_afterwards() {
     let (world, proxy) = behind_a_proxy(100_000, |_| {}).await;
@@ -132,11 +133,17 @@ async fn calls_are_shed_while_disconnected_and_nothing_old_runs_afterwards() {
     })
     .await;
     let began = Instant::now();
+    let mut unknown = 0;
     for attempt in 0..3_000 {
         let name = format!("u{attempt}");
         let error = world.try_reserve(&name, &name).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        match error.kind() {
+            ErrorKind::Unavailable => {}
+            ErrorKind::OutcomeUnknown => unknown += 1,
+            other => panic!("{other:?}: {error}"),
+        }
     }
+    assert!(unknown <= 10, "{unknown} calls were neither run nor shed");
     assert!(
         began.elapsed() < Duration::from_secs(10),
         "{:?}",
