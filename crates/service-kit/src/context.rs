@@ -134,6 +134,10 @@ impl Context {
         self.inner.cut.cancel();
     }
 
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.inner.cut.is_cancelled()
+    }
+
     pub(crate) fn drain_delay(&self) -> Duration {
         self.inner.process.drain_delay_ms
     }

@@ -128,6 +128,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // What is cut off stays on the list, or it could be gone before it is named.
+        if self.ctx.is_cut_off() {
+            return;
+        }
         self.ctx
             .loops()
             .count(self.name, |count| count.saturating_sub(1));
