@@ -14,6 +14,7 @@ mod decision;
 mod ids;
 mod messages;
 mod numbers;
+mod replay;
 mod scope;
 mod settlement;
 mod status;
@@ -31,7 +32,8 @@ pub use numbers::{
     ActivityVersion, BUCKET_COUNT_MAX, BucketCount, BucketId, EXACT_INTEGER_MAX, NumberError,
     QUANTITY_MAX, Quantity, TimestampMs,
 };
+pub use replay::{OrderState, Replay, replay};
 pub use scope::{BucketScope, Scope};
-pub use settlement::{OrderState, Settlement, settlement};
+pub use settlement::{Settlement, settlement};
 pub use status::{ReservationStatus, UnknownStatus, Verdict, transition};
 pub use traceparent::{Traceparent, TraceparentError};

@@ -3,7 +3,7 @@
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 use seckill_state_machine::{
-    DecisionKind, OrderState, ReservationStatus, Settlement, Verdict, settlement, transition,
+    DecisionKind, OrderState, Replay, ReservationStatus, Verdict, replay, transition,
 };
 
 const DOCUMENT: &str = include_str!("../../../docs/state-machine.md");
@@ -55,32 +55,37 @@ fn the_transitions_are_those_of_the_code() {
     }
 }
 
+/// The facts that PostgreSQL can hold, in the order of the document's columns.
+const FACTS: [(DecisionKind, Option<OrderState>); 4] = [
+    (DecisionKind::Ordered, Some(OrderState::Active)),
+    (DecisionKind::Ordered, Some(OrderState::Cancelled)),
+    (DecisionKind::Rejected, None),
+    (DecisionKind::Released, None),
+];
+
 #[test]
-fn the_settlements_are_those_of_the_code() {
-    let facts = [
-        (DecisionKind::Ordered, Some(OrderState::Active)),
-        (DecisionKind::Ordered, Some(OrderState::Cancelled)),
-        (DecisionKind::Rejected, None),
-        (DecisionKind::Released, None),
-    ];
-    let words = |step: Settlement| match step {
-        Settlement::Agreed => "agreed",
-        Settlement::MarkOrdered => "mark ordered",
-        Settlement::MarkRejected => "mark rejected",
-        Settlement::Release => "release",
-        Settlement::Cancel => "cancel",
-        Settlement::Contradiction => "contradiction",
-    };
-    let rows = table("settlement");
-    assert_eq!(rows.len(), ReservationStatus::ALL.len());
-    for (row, status) in rows.iter().zip(ReservationStatus::ALL) {
-        assert_eq!(row[0], status.as_str());
-        for (cell, (decision, order)) in row[1..].iter().zip(facts) {
-            assert_eq!(
-                cell,
-                words(settlement(decision, order, status)),
-                "{status} {decision}"
-            );
+fn the_steps_of_replay_are_those_of_the_code() {
+    let states: Vec<Option<ReservationStatus>> = std::iter::once(None)
+        .chain(ReservationStatus::ALL.map(Some))
+        .collect();
+    let rows = table("replay");
+    assert_eq!(rows.len(), states.len());
+    for (row, redis) in rows.iter().zip(states) {
+        assert_eq!(row[0], redis.map_or("nothing", ReservationStatus::as_str));
+        assert_eq!(row.len(), 1 + FACTS.len());
+        for (cell, (decision, order)) in row[1..].iter().zip(FACTS) {
+            let step = replay(decision, order, redis);
+            assert_eq!(cell, step.as_str(), "{redis:?} {decision}");
         }
     }
+}
+
+#[test]
+fn every_step_of_replay_is_explained() {
+    let explained: Vec<String> = table("steps")
+        .into_iter()
+        .map(|row| row[0].clone())
+        .collect();
+    let steps: Vec<&str> = Replay::ALL.into_iter().map(Replay::as_str).collect();
+    assert_eq!(explained, steps);
 }
