@@ -27,7 +27,9 @@ pub use namesrv::{MqNamespace, NamesrvProxy, broker_addr};
 pub use ports::loopback;
 pub use postgres::PrivatePostgres;
 pub use proxy::{Counters, Dir, FaultProxy, Frame, FrameAction, Framing, Mode, Sever, Traffic};
-pub use redis::{Content, Dump, Entry, PrivateRedis, RedisCluster};
+pub use redis::{
+    Content, Dump, Entry, Loss, PrivateRedis, RedisCluster, RedisPair, RedisSetup, SlotMigration,
+};
 pub use resp::{RedisConnection, Value, encode_command, parse_value};
 pub use service::{
     Finished, HttpReply, RunFile, ServiceBuilder, ServiceProcess, all_ready, executable, http_get,

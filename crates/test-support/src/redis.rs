@@ -2,12 +2,15 @@
 
 mod cluster;
 mod dump;
+mod migration;
+mod pair;
 #[cfg(test)]
 mod tests;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +26,8 @@ use crate::temp::TempDir;
 
 pub use cluster::RedisCluster;
 pub use dump::{Content, Dump, Entry};
+pub use migration::SlotMigration;
+pub use pair::RedisPair;
 
 /// Names another server, such as Redis 8 or Valkey.
 const SERVER_VARIABLE: &str = "SECKILL_REDIS_SERVER";
@@ -39,6 +44,27 @@ const CALL_DEADLINE: Duration = Duration::from_secs(10);
 /// How often another port is tried when somebody else was faster.
 const START_TRIES: usize = 5;
 
+/// How a private server is started.
+#[derive(Debug, Clone, Default)]
+pub struct RedisSetup {
+    /// Further arguments, such as `["--appendonly", "yes"]`.
+    pub arguments: Vec<String>,
+    /// A configuration file, taken as it is; only port, address and folder are set otherwise. Without
+    /// one the server has the test kit's settings.
+    pub config: Option<PathBuf>,
+    /// The user and the password by which the test kit itself looks at the server.
+    pub login: Option<(String, String)>,
+}
+
+/// How a primary leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// Its process is killed: its connections end.
+    Kill,
+    /// It is stopped and never closes anything: its connections hang.
+    Hang,
+}
+
 /// A private Redis server.
 ///
 /// It has no persistence unless asked for (`--appendonly yes`), never evicts, allows `DEBUG`, and is
@@ -47,8 +73,9 @@ const START_TRIES: usize = 5;
 #[derive(Debug)]
 pub struct PrivateRedis {
     port: u16,
-    arguments: Vec<String>,
+    setup: RedisSetup,
     process: Mutex<Option<OwnedProcess>>,
+    paused: AtomicBool,
     folder: TempDir,
 }
 
@@ -68,18 +95,32 @@ impl PrivateRedis {
     ///
     /// When it does not start.
     pub async fn start_with(arguments: &[&str]) -> Self {
-        Self::try_start(arguments)
+        Self::start_as(&RedisSetup {
+            arguments: arguments.iter().map(ToString::to_string).collect(),
+            ..RedisSetup::default()
+        })
+        .await
+    }
+
+    /// Starts a server in any way.
+    ///
+    /// # Panics
+    ///
+    /// When it does not start.
+    pub async fn start_as(setup: &RedisSetup) -> Self {
+        Self::try_start(setup)
             .await
             .or_fail("starting a private Redis")
     }
 
-    async fn try_start(arguments: &[&str]) -> anyhow::Result<Self> {
+    async fn try_start(setup: &RedisSetup) -> anyhow::Result<Self> {
         let mut last = anyhow::anyhow!("never tried");
         for _ in 0..START_TRIES {
             let redis = Self {
                 port: free_port()?,
-                arguments: arguments.iter().map(ToString::to_string).collect(),
+                setup: setup.clone(),
                 process: Mutex::new(None),
+                paused: AtomicBool::new(false),
                 folder: TempDir::new("redis")?,
             };
             match redis.launch().await {
@@ -94,14 +135,20 @@ impl PrivateRedis {
         let program = std::env::var(SERVER_VARIABLE).unwrap_or_else(|_| "redis-server".to_owned());
         let mut command = Command::new(program);
         let port = self.port.to_string();
+        if let Some(config) = &self.setup.config {
+            command.arg(config);
+        }
+        command.args(["--port", &port, "--bind", "127.0.0.1", "--daemonize", "no"]);
+        if self.setup.config.is_none() {
+            command
+                .args(["--save", "", "--appendonly", "no"])
+                .args(["--maxmemory-policy", "noeviction"])
+                .args(["--enable-debug-command", "yes"]);
+        }
         command
-            .args(["--port", &port, "--bind", "127.0.0.1", "--daemonize", "no"])
-            .args(["--save", "", "--appendonly", "no"])
-            .args(["--maxmemory-policy", "noeviction"])
-            .args(["--enable-debug-command", "yes"])
             .arg("--dir")
             .arg(self.folder.path())
-            .args(&self.arguments)
+            .args(&self.setup.arguments)
             .current_dir(self.folder.path());
         let log = self.folder.path().join("redis.log");
         let process = OwnedProcess::spawn(command, "redis-server", &log)?;
@@ -113,6 +160,7 @@ impl PrivateRedis {
             sleep(Duration::from_millis(5)).await;
         }
         *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(process);
+        self.paused.store(false, Ordering::SeqCst);
         Ok(())
     }
 
@@ -120,7 +168,7 @@ impl PrivateRedis {
     /// the port a moment earlier.
     async fn answers(&self, pid: u32) -> bool {
         let probe = async {
-            let mut connection = RedisConnection::open(self.address()).await?;
+            let mut connection = self.connection().await?;
             connection.call(&["INFO", "server"]).await
         };
         match timeout(CALL_DEADLINE, probe).await {
@@ -133,6 +181,12 @@ impl PrivateRedis {
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
+    }
+
+    /// `redis://<user>:<password>@127.0.0.1:<port>`
+    #[must_use]
+    pub fn url_as(&self, user: &str, password: &str) -> String {
+        format!("redis://{user}:{password}@{}", self.address())
     }
 
     /// Its port.
@@ -167,9 +221,29 @@ impl PrivateRedis {
     ///
     /// # Errors
     ///
-    /// When the server does not listen.
+    /// When the server does not listen or does not accept the login of its setup.
     pub async fn connection(&self) -> anyhow::Result<RedisConnection> {
-        RedisConnection::open(self.address()).await
+        let Some((user, password)) = &self.setup.login else {
+            return RedisConnection::open(self.address()).await;
+        };
+        self.connection_as(user, password).await
+    }
+
+    /// Opens a connection for a user.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not listen or does not accept the login.
+    pub async fn connection_as(
+        &self,
+        user: &str,
+        password: &str,
+    ) -> anyhow::Result<RedisConnection> {
+        let mut connection = RedisConnection::open(self.address()).await?;
+        match connection.call(&["AUTH", user, password]).await? {
+            Value::Status(_) => Ok(connection),
+            other => bail!("logging in as {user}: {other:?}"),
+        }
     }
 
     /// Every key with type, content and expiry.
@@ -216,6 +290,7 @@ impl PrivateRedis {
     pub fn pause(&self) {
         self.with_process(|process| process.signal(Signal::SIGSTOP))
             .or_fail("pausing the private Redis");
+        self.paused.store(true, Ordering::SeqCst);
     }
 
     /// SIGCONT: what had queued up in the sockets runs now.
@@ -226,6 +301,32 @@ impl PrivateRedis {
     pub fn resume(&self) {
         self.with_process(|process| process.signal(Signal::SIGCONT))
             .or_fail("resuming the private Redis");
+        self.paused.store(false, Ordering::SeqCst);
+    }
+
+    /// Loses it in one way or the other.
+    ///
+    /// # Panics
+    ///
+    /// When it is not running.
+    pub fn lose(&self, how: Loss) {
+        match how {
+            Loss::Kill => self.kill(),
+            Loss::Hang => self.pause(),
+        }
+    }
+
+    /// Whether it was paused.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst)
+    }
+
+    /// Whether it runs and has not been paused.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        let runs = self.with_process(|process| Ok(process.ended().is_none()));
+        runs.unwrap_or(false) && !self.is_paused()
     }
 
     /// SIGKILL. Without an append-only file everything is lost.
@@ -233,6 +334,7 @@ impl PrivateRedis {
         if let Some(process) = self.take_process() {
             process.kill();
         }
+        self.paused.store(false, Ordering::SeqCst);
     }
 
     /// SIGTERM, and awaits the end.
@@ -269,19 +371,41 @@ impl PrivateRedis {
     ///
     /// When they do not synchronise.
     pub async fn replica_of(&self, primary: &Self) {
-        let port = primary.port().to_string();
+        self.replicate_from(primary.address()).await;
+    }
+
+    /// Makes it a replica of whoever is behind an address, such as that of a fault proxy, and awaits the
+    /// first synchronisation.
+    ///
+    /// # Panics
+    ///
+    /// When they do not synchronise.
+    pub async fn replicate_from(&self, address: SocketAddr) {
+        let port = address.port().to_string();
         let reply = self.cli(&["REPLICAOF", "127.0.0.1", &port]).await;
         assert_eq!(reply, Value::Status("OK".to_owned()));
         crate::eventually(
             START_DEADLINE,
             "the replica's synchronisation",
-            async || {
-                let info = self.cli(&["INFO", "replication"]).await.text();
-                let up = info.contains("master_link_status:up");
-                if up { Ok(()) } else { Err(info) }
+            async || match self.info("master_link_status").await.as_deref() {
+                Some("up") => Ok(()),
+                other => Err(format!("the link is {other:?}")),
             },
         )
         .await;
+    }
+
+    /// A field of its INFO, if it has it.
+    ///
+    /// # Panics
+    ///
+    /// When it does not answer.
+    pub async fn info(&self, field: &str) -> Option<String> {
+        let info = self.cli(&["INFO", "all"]).await.text();
+        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+        fields
+            .find(|(name, _)| *name == field)
+            .map(|(_, value)| value.trim_end().to_owned())
     }
 }
 

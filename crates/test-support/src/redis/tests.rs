@@ -95,3 +95,91 @@ async fn a_cluster_serves_every_slot_from_three_nodes() {
             .all(|node| url.contains(&node.port().to_string()))
     );
 }
+
+#[tokio::test]
+async fn a_failover_loses_what_was_held_back_and_nothing_else() {
+    for how in [Loss::Kill, Loss::Hang] {
+        let pair = RedisPair::start().await;
+        let mut client = RedisConnection::open(pair.proxy().addr()).await.unwrap();
+        client.call(&["SET", "kept", "v"]).await.unwrap();
+        let (reply, lost) = pair
+            .fail_over_losing(how, async || client.call(&["SET", "doomed", "v"]).await)
+            .await;
+        assert_eq!(reply.unwrap(), Value::Status("OK".to_owned()));
+        assert!(lost > 0, "nothing was lost");
+        let mut client = RedisConnection::open(pair.proxy().addr()).await.unwrap();
+        assert_eq!(client.call(&["GET", "kept"]).await.unwrap().text(), "v");
+        assert!(client.call(&["GET", "doomed"]).await.unwrap().is_nil());
+        client.call(&["SET", "later", "v"]).await.unwrap();
+        pair.rejoin().await;
+        pair.caught_up().await;
+        let replica = pair.replica();
+        assert_eq!(replica.cli(&["GET", "later"]).await.text(), "v");
+        assert!(replica.cli(&["GET", "doomed"]).await.is_nil());
+    }
+}
+
+#[tokio::test]
+async fn a_planned_switch_leaves_old_connections_with_a_replica() {
+    let pair = RedisPair::start().await;
+    let mut stays = RedisConnection::open(pair.proxy().addr()).await.unwrap();
+    stays.call(&["SET", "k", "v"]).await.unwrap();
+    pair.switch().await;
+    let refused = stays.call(&["SET", "k", "w"]).await.unwrap();
+    assert!(refused.error().unwrap().starts_with("READONLY"));
+    let mut fresh = RedisConnection::open(pair.proxy().addr()).await.unwrap();
+    assert_eq!(fresh.call(&["GET", "k"]).await.unwrap().text(), "v");
+    assert_eq!(fresh.call(&["SET", "k", "w"]).await.unwrap().text(), "OK");
+}
+
+#[tokio::test]
+async fn a_cluster_elects_a_replica_when_a_primary_is_lost() {
+    let cluster = PrivateRedis::start_cluster_with_replicas().await;
+    cluster.cli("k", &["SET", "k", "v"]).await;
+    cluster.caught_up("k").await;
+    let old = cluster.fail_over("k", Loss::Hang).await;
+    let new = cluster.node_of("k").await;
+    assert_ne!(new.port(), old.port());
+    assert_eq!(cluster.cli("k", &["GET", "k"]).await.text(), "v");
+    assert_eq!(cluster.dump().await.0.len(), 1);
+    old.resume();
+    eventually_replica(old).await;
+}
+
+async fn eventually_replica(node: &PrivateRedis) {
+    crate::eventually(START_DEADLINE, "it becomes a replica", async || match node
+        .info("role")
+        .await
+        .as_deref()
+    {
+        Some("slave") => Ok(()),
+        other => Err(format!("its role is {other:?}")),
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_moving_slot_is_answered_as_far_as_it_has_moved() {
+    let cluster = PrivateRedis::start_cluster().await;
+    let keys = ["{t}:1", "{t}:2"];
+    for key in keys {
+        cluster.cli(key, &["SET", key, "v"]).await;
+    }
+    let source = cluster.node_of("{t}").await;
+    let both = async || {
+        let reply = source.cli(&["MGET", keys[0], keys[1]]).await;
+        reply.error().unwrap_or("served").to_owned()
+    };
+    let migration = cluster.migrate_slot_of("{t}").await;
+    assert_eq!(both().await, "served");
+    let some = migration.keys().await.into_iter().take(1);
+    migration.move_keys(&some.collect::<Vec<_>>()).await;
+    assert!(both().await.starts_with("TRYAGAIN"));
+    migration.move_all().await;
+    assert!(both().await.starts_with("ASK"));
+    migration.finish().await;
+    assert!(both().await.starts_with("MOVED"));
+    let owner = cluster.node_of("{t}").await;
+    assert_ne!(owner.port(), source.port());
+    assert_eq!(owner.cli(&["GET", keys[1]]).await.text(), "v");
+}
