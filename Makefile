@@ -1,4 +1,4 @@
-.PHONY: help demo up down test lint ci fmt bench
+.PHONY: help demo up down test soak lint ci fmt bench
 .DEFAULT_GOAL := help
 
 help:
@@ -6,6 +6,7 @@ help:
 	@echo "make up     start Redis, PostgreSQL and RocketMQ on loopback, with schema and topics"
 	@echo "make down   stop them and the services (WIPE=1 removes their data too)"
 	@echo "make test   every test (ARGS=... go to nextest)"
+	@echo "make soak   the tests whose faults last for minutes, at full length (half an hour)"
 	@echo "make lint   every static check"
 	@echo "make bench  figures of the parts that have some (debug profile, real servers)"
 	@echo "make ci     what a fresh machine runs: lint, test, clean up"
@@ -22,6 +23,9 @@ down:
 
 test:
 	@scripts/test $(ARGS)
+
+soak:
+	@SECKILL_SOAK=1 NEXTEST_PROFILE=soak scripts/test $(ARGS)
 
 lint:
 	@scripts/lint

@@ -17,6 +17,7 @@ mod redis;
 pub mod remoting;
 mod resp;
 mod service;
+mod soak;
 mod stack;
 mod temp;
 
@@ -34,5 +35,6 @@ pub use resp::{RedisConnection, Value, encode_command, parse_value};
 pub use service::{
     Finished, HttpReply, RunFile, ServiceBuilder, ServiceProcess, all_ready, executable, http_get,
 };
+pub use soak::{at_full_length, at_length};
 pub use stack::TestStack;
 pub use temp::TempDir;

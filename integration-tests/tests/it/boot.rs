@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use seckill_integration_tests::{Plan, Sandbox, Service};
-use seckill_test_support::{Mode, all_ready, eventually};
+use seckill_test_support::{Mode, all_ready, at_length, eventually};
 use tonic::Code;
 
 use crate::harness::{SETTLES, SOON, orders};
 
 /// From the last dependency's return to readiness.
 const READY: Duration = Duration::from_secs(30);
+
+/// From one dependency's return to the next one's, in a soak.
+const APART: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dependency {
@@ -75,6 +78,7 @@ async fn comes_up_in_order(order: [Dependency; 3]) {
                 process.name()
             );
         }
+        tokio::time::sleep(at_length(Duration::ZERO, APART)).await;
         set(&sandbox, dependency, Mode::Forward);
         down.remove(0);
         // Whoever needs no more than what is up is ready in time.

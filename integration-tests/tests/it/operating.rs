@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use seckill_integration_tests::{Plan, Sandbox};
 use seckill_proto::v1::ReserveCode;
-use seckill_test_support::eventually;
+use seckill_test_support::{at_length, eventually};
 use tonic::Code;
 
 use crate::harness::{
@@ -109,8 +109,9 @@ async fn a_full_redis_is_a_fault_and_never_an_answer() {
     assert_eq!(full.reservations.len(), 10, "no call left a trace");
     assert_eq!((full.markers.len(), &*full.stock["reserved"]), (10, "10"));
     let before = commands(&sandbox).await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let rate = (commands(&sandbox).await - before) / 3;
+    let full_for: u32 = at_length(3, 60);
+    tokio::time::sleep(Duration::from_secs(full_for.into())).await;
+    let rate = (commands(&sandbox).await - before) / i64::from(full_for);
     assert!(
         rate < 1_000,
         "{rate} commands a second against a store that is full"

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use seckill_integration_tests::checks::buckets;
 use seckill_integration_tests::{Plan, Sale, Sandbox, Service};
-use seckill_test_support::{Dir, Mode, TestStack, eventually};
+use seckill_test_support::{Dir, Mode, TestStack, at_length, eventually};
 
 /// Longer than any step takes on a machine that compiles meanwhile.
 pub const SOON: Duration = Duration::from_secs(60);
@@ -161,7 +161,7 @@ async fn a_locked_stock_row_holds_back_its_own_orders_only() {
         .await;
     let locked = sandbox
         // Waiting for the row is no reason to call these orders overdue.
-        .open(&Plan::new(100).term("reservation-ttl-ms", 60_000))
+        .open(&Plan::new(100).term("reservation-ttl-ms", at_length(60_000, 600_000)))
         .await;
     let free = sandbox.open(&Plan::new(1_000)).await;
     let services = sandbox.run_all().await;
@@ -193,6 +193,7 @@ async fn a_locked_stock_row_holds_back_its_own_orders_only() {
         }
     })
     .await;
+    tokio::time::sleep(at_length(Duration::ZERO, Duration::from_secs(180))).await;
     assert_eq!(orders(&locked).await, 0);
     holder.batch_execute("ROLLBACK").await.unwrap();
     sandbox.assert_settles_consistent(SOON).await;

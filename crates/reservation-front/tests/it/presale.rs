@@ -1,8 +1,8 @@
-//! Bots before the sale opens: refusals are remembered only up to a limit (FUZZ-15, scaled).
+//! Bots before the sale opens: refusals are remembered only up to a limit (FUZZ-15).
 
 use seckill_proto::v1::ReserveCode;
 use seckill_state_machine::ActivityState;
-use seckill_test_support::{PrivateRedis, eventually};
+use seckill_test_support::{PrivateRedis, at_length, eventually};
 
 use crate::harness::{PATIENCE, Sale, client, drive_to_the_end, front, reserve, settings};
 
@@ -30,23 +30,21 @@ async fn bots_cannot_fill_the_memory_before_the_sale_opens() {
         .start()
         .await;
 
+    let count: usize = at_length(20_000, 500_000);
     let calls = |round: u32| {
-        let calls = (0..20_000).map(move |n| (format!("bot-{}", n % 10), format!("r-{round}-{n}")));
+        let calls = (0..count).map(move |n| (format!("bot-{}", n % 10), format!("r-{round}-{n}")));
         let calls = calls.map(|(user, request)| sale.call(&user, &request));
         calls.collect::<Vec<_>>()
     };
     let first = drive_to_the_end(&front, calls(1), 256).await;
     first.report("before the opening");
-    assert_eq!(
-        first.with_code(ReserveCode::ActivityNotActive).len(),
-        20_000
-    );
+    assert_eq!(first.with_code(ReserveCode::ActivityNotActive).len(), count);
     let limit = 256 * REMEMBERED_PER_SHARD;
     assert_eq!(remembered(&sale, &redis).await, limit);
     let second = drive_to_the_end(&front, calls(2), 256).await;
     assert_eq!(
         second.with_code(ReserveCode::ActivityNotActive).len(),
-        20_000
+        count
     );
     assert_eq!(remembered(&sale, &redis).await, limit);
 
