@@ -11,6 +11,7 @@
 )]
 
 mod boot;
+mod clocks;
 mod deadlines;
 mod first_sends;
 mod harness;
