@@ -9,7 +9,6 @@
 //!
 //! [`Store::fence`]: seckill_order_store::Store::fence
 
-mod backoff;
 mod events;
 mod release;
 mod run;

@@ -7,7 +7,7 @@ use seckill_lua_scripts::Redis;
 use seckill_message_bus::{Admin, Consumer, Group};
 use seckill_order_store::Store;
 use seckill_service_kit::Context;
-use seckill_settlement::Discrepancies;
+use seckill_settlement::{Discrepancies, run_kind};
 use tokio::sync::Notify;
 
 use crate::events::EventHandler;
@@ -26,7 +26,7 @@ pub async fn run(ctx: Context, settings: Settings) -> anyhow::Result<()> {
     let admin = Arc::new(Admin::connect(&ctx.bus, &bus).await?);
     let parker = Parker::new(store.clone(), redis.clone(), Group::CompensationWorker);
     let instance = format!("{}-{}", ctx.service(), ctx.instance());
-    let discrepancies = Discrepancies::new(store.clone(), "compensation", instance);
+    let discrepancies = Discrepancies::new(store.clone(), run_kind::COMPENSATION, instance);
 
     watch_dependencies(&ctx, &redis, &store, &admin);
     ctx.serve_admin().await?;

@@ -7,9 +7,10 @@ use seckill_message_bus::{
     ConsumerConfig, Group, HANDLER_DEADLINE_MAX, LISTENER_THREADS_MAX, Topic,
 };
 use seckill_service_kit::values::{count, positive_millis};
-use seckill_service_kit::{self as kit, BrokerArgs, Error, PostgresArgs, ProcessArgs, RedisArgs};
+use seckill_service_kit::{
+    self as kit, Backoff, BrokerArgs, Error, PostgresArgs, ProcessArgs, RedisArgs,
+};
 
-use crate::backoff::Backoff;
 use crate::tasks::TaskLimits;
 
 /// The largest batch: what the broker hands out at once.

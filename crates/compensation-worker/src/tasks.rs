@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use seckill_order_store::{CompensationTask, Error as StoreError, Store};
+use seckill_service_kit::Backoff;
 use seckill_state_machine::Traceparent;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
 use crate::release::{Ending, Releaser};
 
 /// Tasks of one claim. At some five round trips a task and 16 at once, a claim takes well under a

@@ -7,7 +7,7 @@ use seckill_lua_scripts::Redis;
 use seckill_message_bus::{Admin, Consumer, Group};
 use seckill_order_store::{Error as StoreError, Store};
 use seckill_service_kit::Context;
-use seckill_settlement::Discrepancies;
+use seckill_settlement::{Discrepancies, run_kind};
 
 use crate::deciding::Decider;
 use crate::handler::RequestHandler;
@@ -51,7 +51,7 @@ fn handler(
     parker: &Parker,
 ) -> RequestHandler {
     let instance = format!("{}-{}", ctx.service(), ctx.instance());
-    let discrepancies = Discrepancies::new(store.clone(), "settlement", instance);
+    let discrepancies = Discrepancies::new(store.clone(), run_kind::SETTLEMENT, instance);
     let decider = Decider::new(
         store.clone(),
         parker.clone(),

@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use seckill_message_bus::{OutgoingMessage, Producer, SendOutcome};
 use seckill_order_store::{Error, OutboxRow, Store};
-
-use crate::backoff::Backoff;
+use seckill_service_kit::Backoff;
 
 /// Rows of one claim: four of the bus's batches, side by side, which even a broker that hangs ends
 /// within two of the lease's three send time limits. At a sale's 2,000 orders a second that is eight

@@ -22,11 +22,11 @@ use futures::StreamExt;
 use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::{Error, Index, Redis};
 use seckill_message_bus::Producer;
+use seckill_service_kit::Backoff;
 use seckill_state_machine::BucketScope;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
 use crate::clock::ServerClock;
 use crate::pace::Pace;
 
@@ -166,13 +166,14 @@ impl Resender {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backoff::schedule;
 
     #[test]
     fn the_pages_that_begin_at_once_are_a_seconds_worth() {
         let size = |per_second, buckets_at_once| {
             page_size(&ResendLimits {
                 lease: Duration::from_secs(15),
-                backoff: Backoff::new(Duration::from_secs(5), Duration::from_secs(60)),
+                backoff: schedule(Duration::from_secs(5), Duration::from_secs(60)),
                 per_second,
                 buckets_at_once,
             })

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use clap::Parser;
 use seckill_service_kit::values::{count, positive_millis};
-use seckill_service_kit::{self as kit, BrokerArgs, Error, PostgresArgs, ProcessArgs, RedisArgs};
+use seckill_service_kit::{
+    self as kit, Backoff, BrokerArgs, Error, PostgresArgs, ProcessArgs, RedisArgs,
+};
 
-use crate::backoff::Backoff;
+use crate::backoff::schedule;
 use crate::relay::RelayLimits;
 use crate::resend::ResendLimits;
 
@@ -122,7 +124,7 @@ impl Settings {
     }
 
     const fn backoff(&self) -> Backoff {
-        Backoff::new(self.backoff_first_ms, self.backoff_max_ms)
+        schedule(self.backoff_first_ms, self.backoff_max_ms)
     }
 }
 

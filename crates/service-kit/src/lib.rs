@@ -16,6 +16,7 @@ pub mod values;
 
 mod admin;
 mod args;
+mod backoff;
 mod bootstrap;
 mod context;
 mod error;
@@ -26,6 +27,7 @@ mod settings;
 mod signals;
 
 pub use args::{BrokerArgs, PostgresArgs, ProcessArgs, RedisArgs, SecretArgs};
+pub use backoff::Backoff;
 pub use bootstrap::{EXIT_FAILED, EXIT_UNAVAILABLE, EXIT_USAGE, Settings, main};
 pub use context::Context;
 pub use error::{Error, ErrorKind};
