@@ -188,7 +188,7 @@ impl Control {
             }
             ReservationName::User(user_id) => {
                 let keys = keys_of(user_id);
-                let id = self.redis.user_marker(&keys, user_id).await?;
+                let id = self.redis.marker(&keys, user_id).await?;
                 (keys, id, None)
             }
             ReservationName::Request(user_id, request_id) => {

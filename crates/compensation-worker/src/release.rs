@@ -176,6 +176,7 @@ impl Releaser {
                 reservation_id: &task.request.reservation_id,
                 user_id: &task.request.user_id,
                 release_reason: reason,
+                waiting: None,
                 now_override: None,
             })
             .await?;

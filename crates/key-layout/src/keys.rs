@@ -171,6 +171,12 @@ impl BucketKeys {
         self.key("*")
     }
 
+    /// Whether a key name is in this bucket's namespace, whatever it holds.
+    #[must_use]
+    pub fn owns(&self, key: &str) -> bool {
+        key.starts_with(&self.prefix)
+    }
+
     /// What a key of this bucket holds; `None` for a key that is not this bucket's or has a name
     /// that no version of this program writes.
     #[must_use]
@@ -263,6 +269,8 @@ mod tests {
         ] {
             assert_eq!(keys.kind_of(key), None, "{key}");
         }
+        assert!(keys.owns(&keys.key("x")) && keys.owns(&keys.meta()));
+        assert!(!keys.owns("seckill:{a:A-1:s:S_2:v:8:b:3}:meta"));
     }
 
     proptest! {

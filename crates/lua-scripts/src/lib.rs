@@ -18,11 +18,14 @@ mod supervisor;
 
 pub use config::RedisConfig;
 pub use error::{Error, ErrorKind};
-pub use reads::{BucketPage, Index, IndexMember, SCAN_STEP, ScanCursor};
+pub use reads::{BucketPage, Expiry, Index, IndexMember, SCAN_STEP, ScanCursor};
 pub use record::{CachedResult, Meta, Recovery, ReservationRecord, Stock};
 pub use redis::Redis;
 pub use scripts::{
-    ClaimSend, ClaimSendReply, Compensate, CompensateReply, PreheatBucket, PreheatReply,
-    ReplyStatus, Reserve, ReserveReply, SetActivityState, SetActivityStateReply, Settle,
-    SettleOutcome, Transition, TransitionReply,
+    Cancel, CancelReply, ClaimSend, ClaimSendReply, Compensate, CompensateReply, EXTEND_KEYS_MAX,
+    ExtendRetention, InitialiseBucket, InitialiseReply, OrderedReservation, PreheatBucket,
+    PreheatReply, RebuildReply, RebuildReservation, RepairMarker, RepairMarkerReply, ReplyStatus,
+    Reserve, ReserveReply, SetActivityState, SetActivityStateReply, SetRecovery, SetRecoveryReply,
+    Settle, SettleOutcome, TombstoneEnd, TombstoneReply, Transition, TransitionReply,
+    WriteTombstone,
 };

@@ -16,6 +16,20 @@ pub const SCAN_STEP: u32 = 500;
 /// What the server answers about a key without an expiry.
 const IMMORTAL: i64 = -1;
 
+/// What the server answers about a key that is not there.
+const MISSING: i64 = -2;
+
+/// When a key expires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expiry {
+    /// The key is not there.
+    Missing,
+    /// It would live for ever (I10 is broken).
+    Never,
+    /// At an instant.
+    At(TimestampMs),
+}
+
 /// A bucket's sorted sets of reservation ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Index {
@@ -125,7 +139,7 @@ impl Redis {
     ///
     /// # Errors
     /// Without an answer, or when the marker names no reservation id.
-    pub async fn user_marker(
+    pub async fn marker(
         &self,
         keys: &BucketKeys,
         user: &UserId,
@@ -272,6 +286,50 @@ impl Redis {
             .convert()
             .map_err(|error| Error::malformed("time to live", error.to_string()))?;
         Ok(left == IMMORTAL)
+    }
+
+    /// When each of some keys of a bucket expires, in the order asked; at most [`SCAN_STEP`] names, as
+    /// one step of a scan finds them. They share their round trips.
+    ///
+    /// # Errors
+    /// Without an answer, or with too many names.
+    pub async fn expiries(
+        &self,
+        keys: &BucketKeys,
+        names: &[String],
+    ) -> Result<Vec<Expiry>, Error> {
+        if names.len() > SCAN_STEP as usize {
+            let reason = format!("{} keys", names.len());
+            return Err(Error::malformed("key list", reason));
+        }
+        let reads = names.iter().map(|name| async move {
+            let arguments = vec![name.as_str().into()];
+            let reply = self.bucket_command("PEXPIRETIME", keys, arguments).await?;
+            match reply.as_i64() {
+                Some(MISSING) => Ok(Expiry::Missing),
+                Some(IMMORTAL) => Ok(Expiry::Never),
+                Some(at) => Ok(Expiry::At(TimestampMs::new(at))),
+                None => Err(Error::malformed("expiry", "no number")),
+            }
+        });
+        futures::future::try_join_all(reads).await
+    }
+
+    /// The run id of the server that holds a bucket. Another one means a restart or a failover, after
+    /// which the newest writes may be lost.
+    ///
+    /// # Errors
+    /// Without an answer.
+    pub async fn run_id(&self, keys: &BucketKeys) -> Result<String, Error> {
+        let reply = self
+            .bucket_command("INFO", keys, vec!["server".into()])
+            .await?;
+        let info = optional_text("server info", reply)?.unwrap_or_default();
+        info.lines()
+            .find_map(|line| line.strip_prefix("run_id:"))
+            .map(|run_id| run_id.trim().to_owned())
+            .filter(|run_id| !run_id.is_empty())
+            .ok_or_else(|| Error::malformed("server info", "no run id"))
     }
 
     /// The clock of the server that holds a bucket.

@@ -211,6 +211,18 @@ pub enum Recovery {
     Rebuild,
 }
 
+impl Recovery {
+    /// The word that meta keeps.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Window => "window",
+            Self::Rebuild => "rebuild",
+        }
+    }
+}
+
 impl FromStr for Recovery {
     type Err = ();
     fn from_str(text: &str) -> Result<Self, ()> {

@@ -88,8 +88,11 @@ impl Redis {
             .map_or(ClusterHash::Random, ClusterHash::Custom);
         let mut arguments = Vec::with_capacity(2 + S::KEYS + S::ARGS);
         arguments.push(Value::String(self.scripts().get(S::KIND).sha.clone()));
-        arguments.push(Value::Integer(i64::try_from(S::KEYS).unwrap_or(i64::MAX)));
+        // Their number comes first, and is known only once they are there.
+        arguments.push(Value::Null);
         script.keys(&mut arguments);
+        let declared = arguments.len() - 2;
+        arguments[1] = Value::Integer(i64::try_from(declared).unwrap_or(i64::MAX));
         script.args(&mut arguments);
         Call {
             kind: S::KIND,

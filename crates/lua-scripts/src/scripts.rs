@@ -1,25 +1,41 @@
 //! One typed struct per script: its keys, its arguments, its answer.
 
+mod cancel;
 mod claim_send;
 mod compensate;
+mod extend_retention;
+mod initialise_bucket;
+mod lost;
 mod preheat_bucket;
+mod rebuild_reservation;
+mod repair_marker;
 mod reserve;
 mod set_activity_state;
+mod set_recovery;
 mod settle;
 mod transition;
+mod write_tombstone;
 
 use fred::types::Value;
 use seckill_state_machine::{ReservationStatus, TimestampMs};
 
 use crate::Error;
 
+pub use cancel::{Cancel, CancelReply};
 pub use claim_send::{ClaimSend, ClaimSendReply};
 pub use compensate::{Compensate, CompensateReply};
+pub use extend_retention::{EXTEND_KEYS_MAX, ExtendRetention};
+pub use initialise_bucket::{InitialiseBucket, InitialiseReply};
+pub use lost::OrderedReservation;
 pub use preheat_bucket::{PreheatBucket, PreheatReply};
+pub use rebuild_reservation::{RebuildReply, RebuildReservation};
+pub use repair_marker::{RepairMarker, RepairMarkerReply};
 pub use reserve::{ReplyStatus, Reserve, ReserveReply};
 pub use set_activity_state::{SetActivityState, SetActivityStateReply};
+pub use set_recovery::{SetRecovery, SetRecoveryReply};
 pub use settle::{Settle, SettleOutcome};
 pub use transition::{Transition, TransitionReply};
+pub use write_tombstone::{TombstoneEnd, TombstoneReply, WriteTombstone};
 
 /// Which script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,16 +46,40 @@ pub(crate) enum Kind {
     ClaimSend,
     PreheatBucket,
     SetActivityState,
+    Cancel,
+    RebuildReservation,
+    WriteTombstone,
+    RepairMarker,
+    InitialiseBucket,
+    SetRecovery,
+    ExtendRetention,
+}
+
+/// A script's file, with the parts that it uses in front of it.
+macro_rules! source {
+    ($($part:literal)* + $name:literal) => {
+        concat!(
+            $(include_str!(concat!("../../../lua/parts/", $part, ".lua")),)*
+            include_str!(concat!("../../../lua/", $name, ".lua"))
+        )
+    };
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Reserve,
         Self::Compensate,
         Self::Transition,
         Self::ClaimSend,
         Self::PreheatBucket,
         Self::SetActivityState,
+        Self::Cancel,
+        Self::RebuildReservation,
+        Self::WriteTombstone,
+        Self::RepairMarker,
+        Self::InitialiseBucket,
+        Self::SetRecovery,
+        Self::ExtendRetention,
     ];
 
     /// The file's name without its extension; also the name in errors.
@@ -51,17 +91,31 @@ impl Kind {
             Self::ClaimSend => "claim_send",
             Self::PreheatBucket => "preheat_bucket",
             Self::SetActivityState => "set_activity_state",
+            Self::Cancel => "cancel",
+            Self::RebuildReservation => "rebuild_reservation",
+            Self::WriteTombstone => "write_tombstone",
+            Self::RepairMarker => "repair_marker",
+            Self::InitialiseBucket => "initialise_bucket",
+            Self::SetRecovery => "set_recovery",
+            Self::ExtendRetention => "extend_retention",
         }
     }
 
     pub(crate) const fn source(self) -> &'static str {
         match self {
-            Self::Reserve => include_str!("../../../lua/reserve.lua"),
-            Self::Compensate => include_str!("../../../lua/compensate.lua"),
-            Self::Transition => include_str!("../../../lua/transition_reservation.lua"),
-            Self::ClaimSend => include_str!("../../../lua/claim_send.lua"),
-            Self::PreheatBucket => include_str!("../../../lua/preheat_bucket.lua"),
-            Self::SetActivityState => include_str!("../../../lua/set_activity_state.lua"),
+            Self::Reserve => source!(+ "reserve"),
+            Self::Compensate => source!("lost" "ordered" "give_back" + "compensate"),
+            Self::Transition => source!(+ "transition_reservation"),
+            Self::ClaimSend => source!(+ "claim_send"),
+            Self::PreheatBucket => source!(+ "preheat_bucket"),
+            Self::SetActivityState => source!(+ "set_activity_state"),
+            Self::Cancel => source!("lost" "ordered" "give_back" + "cancel"),
+            Self::RebuildReservation => source!("lost" "ordered" + "rebuild_reservation"),
+            Self::WriteTombstone => source!("lost" + "write_tombstone"),
+            Self::RepairMarker => source!(+ "repair_marker"),
+            Self::InitialiseBucket => source!(+ "initialise_bucket"),
+            Self::SetRecovery => source!(+ "set_recovery"),
+            Self::ExtendRetention => source!(+ "extend_retention"),
         }
     }
 }
@@ -72,9 +126,9 @@ pub(crate) trait Script {
     type Reply;
     /// Which script.
     const KIND: Kind;
-    /// How many keys it declares.
+    /// How many keys its header documents; some calls declare fewer.
     const KEYS: usize;
-    /// How many arguments it takes.
+    /// How many arguments its header documents; some calls take fewer.
     const ARGS: usize;
 
     /// Appends the keys, in order.
@@ -111,6 +165,15 @@ fn integer(what: &'static str, value: &Value) -> Result<i64, Error> {
     value
         .as_i64()
         .ok_or_else(|| Error::malformed(what, "an element is no integer"))
+}
+
+/// An element that is 0 or 1.
+fn flag(what: &'static str, value: &Value) -> Result<bool, Error> {
+    match integer(what, value)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Error::malformed(what, "an element is neither 0 nor 1")),
+    }
 }
 
 fn text(what: &'static str, value: Value) -> Result<String, Error> {

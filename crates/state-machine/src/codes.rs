@@ -107,7 +107,7 @@ impl ReserveCode {
 }
 
 codes!(
-    /// What the compensate (and cancel) script did.
+    /// What the compensate script did.
     CompensateCode, "compensate" {
         /// The units went back on sale.
         Released = 0, "RELEASED";
@@ -121,6 +121,74 @@ codes!(
         InvariantViolation = 4, "INVARIANT_VIOLATION";
         /// The hash at that key names another reservation.
         ReservationIdConflict = 5, "RESERVATION_ID_CONFLICT";
+    }
+);
+
+codes!(
+    /// What the cancel script did.
+    CancelCode, "cancel" {
+        /// The units of the cancelled order went back on sale.
+        Cancelled = 0, "CANCELLED";
+        /// They had already gone back: an idempotent success.
+        AlreadyCancelled = 1, "ALREADY_CANCELLED";
+        /// No such reservation; nothing was added.
+        ReservationNotFound = 2, "RESERVATION_NOT_FOUND";
+        /// The reservation is not `ORDER_CREATED`.
+        NotCancellable = 3, "NOT_CANCELLABLE";
+        /// Counters contradict each other; nothing was moved.
+        InvariantViolation = 4, "INVARIANT_VIOLATION";
+        /// The hash at that key names another reservation, user or order.
+        ReservationIdConflict = 5, "RESERVATION_ID_CONFLICT";
+    }
+);
+
+codes!(
+    /// What the rebuild script did for an ordered reservation that Redis had lost.
+    RebuildCode, "rebuild_reservation" {
+        /// It is back and holds its units.
+        Rebuilt = 0, "REBUILT";
+        /// It is there, in whatever state; nothing was touched.
+        AlreadyThere = 1, "ALREADY_THERE";
+        /// Fewer units are available than it holds: the next release brings it back.
+        Waits = 2, "WAITS";
+        /// Meta or stock is missing, or the retention has passed.
+        ConfigMissing = 3, "CONFIG_MISSING";
+        /// Data contradicts itself; nothing was written.
+        InvariantViolation = 4, "INVARIANT_VIOLATION";
+        /// The hash at that key is another reservation's, request's, user's or order's.
+        ReservationIdConflict = 5, "RESERVATION_ID_CONFLICT";
+    }
+);
+
+codes!(
+    /// What the tombstone script did for an ended reservation that Redis had lost.
+    TombstoneCode, "write_tombstone" {
+        /// Its end is on record.
+        Written = 0, "WRITTEN";
+        /// It is there, in whatever state; nothing was touched.
+        AlreadyThere = 1, "ALREADY_THERE";
+        /// Meta is missing, or the retention has passed.
+        ConfigMissing = 3, "CONFIG_MISSING";
+        /// Data contradicts itself; nothing was written.
+        InvariantViolation = 4, "INVARIANT_VIOLATION";
+        /// The hash at that key is another reservation's, request's, user's or order's.
+        ReservationIdConflict = 5, "RESERVATION_ID_CONFLICT";
+    }
+);
+
+codes!(
+    /// What the marker repair did.
+    RepairMarkerCode, "repair_marker" {
+        /// The marker names the ordered reservation now.
+        Repaired = 0, "REPAIRED";
+        /// It did already.
+        AlreadyRight = 1, "ALREADY_RIGHT";
+        /// The reservation is missing, another's, or not `ORDER_CREATED`.
+        NotOrdered = 2, "NOT_ORDERED";
+        /// The marker names a reservation that has not ended.
+        HeldByAnother = 3, "HELD_BY_ANOTHER";
+        /// The marker is not what the caller read: read it again.
+        Retry = 4, "RETRY";
     }
 );
 
@@ -155,9 +223,25 @@ mod tests {
         for code in TransitionCode::ALL {
             assert_eq!(TransitionCode::try_from(code.code()), Ok(*code));
         }
+        for code in CancelCode::ALL {
+            assert_eq!(CancelCode::try_from(code.code()), Ok(*code));
+        }
+        for code in RebuildCode::ALL {
+            assert_eq!(RebuildCode::try_from(code.code()), Ok(*code));
+        }
+        for code in TombstoneCode::ALL {
+            assert_eq!(TombstoneCode::try_from(code.code()), Ok(*code));
+        }
+        for code in RepairMarkerCode::ALL {
+            assert_eq!(RepairMarkerCode::try_from(code.code()), Ok(*code));
+        }
         assert!(ReserveCode::try_from(1).is_err());
         assert!(CompensateCode::try_from(6).is_err());
         assert!(TransitionCode::try_from(-1).is_err());
+        assert!(
+            TombstoneCode::try_from(2).is_err(),
+            "a tombstone never waits"
+        );
     }
 
     #[test]

@@ -21,7 +21,10 @@ mod status;
 mod traceparent;
 
 pub use activity::{Activity, ActivitySettings, ActivityState, UnknownActivityState};
-pub use codes::{CompensateCode, ReserveCode, TransitionCode, UnknownCode};
+pub use codes::{
+    CancelCode, CompensateCode, RebuildCode, RepairMarkerCode, ReserveCode, TombstoneCode,
+    TransitionCode, UnknownCode,
+};
 pub use decision::{DecisionBook, DecisionKind, RejectReason, Ruling, UnknownDecision, rule};
 pub use ids::{
     ActivityId, ID_LEN_MAX, IdError, MessageId, OrderId, RequestId, ReservationId, SkuId, UserId,

@@ -177,7 +177,7 @@ async fn read_content(redis: &Redis, keys: &BucketKeys, kind: &KeyKind) -> Resul
             .await
             .map(|record| record.map_or(Content::Gone, |record| reservation(id, &record))),
         KeyKind::User(user_id) => redis
-            .user_marker(keys, user_id)
+            .marker(keys, user_id)
             .await
             .map(|named| named.map_or(Content::Gone, |id| Content::Marker(user_id.clone(), id))),
         KeyKind::SoldOut => Ok(Content::SoldOut),

@@ -6,7 +6,8 @@ use seckill_state_machine::{
     CompensateCode, ReservationId, ReservationStatus, TimestampMs, UserId,
 };
 
-use super::{Kind, Script, elements, integer, override_arg, status};
+use super::lost::LOST_ARGS;
+use super::{Kind, OrderedReservation, Script, elements, flag, integer, override_arg, status};
 use crate::{Error, Redis};
 
 const WHAT: &str = "compensate reply";
@@ -22,6 +23,9 @@ pub struct Compensate<'a> {
     pub user_id: &'a UserId,
     /// Why, for the record.
     pub release_reason: &'a str,
+    /// An ordered reservation of the same bucket that waits for its rebuild, if there is one: the
+    /// units go to it if they fit.
+    pub waiting: Option<OrderedReservation<'a>>,
     /// A clock for tests; `None` asks Redis.
     pub now_override: Option<TimestampMs>,
 }
@@ -33,13 +37,15 @@ pub struct CompensateReply {
     pub code: CompensateCode,
     /// Where the reservation stands now, if it is there.
     pub status: Option<ReservationStatus>,
+    /// Whether the waiting reservation was rebuilt from the units.
+    pub rebuilt: bool,
 }
 
 impl Script for Compensate<'_> {
     type Reply = CompensateReply;
     const KIND: Kind = Kind::Compensate;
-    const KEYS: usize = 6;
-    const ARGS: usize = 4;
+    const KEYS: usize = 10;
+    const ARGS: usize = 4 + LOST_ARGS;
 
     fn keys(&self, out: &mut Vec<Value>) {
         out.extend([
@@ -50,6 +56,9 @@ impl Script for Compensate<'_> {
             self.keys.reservation_expiry().into(),
             self.keys.soldout().into(),
         ]);
+        if let Some(waiting) = &self.waiting {
+            waiting.waiting_keys(self.keys, out);
+        }
     }
 
     fn args(&self, out: &mut Vec<Value>) {
@@ -59,15 +68,19 @@ impl Script for Compensate<'_> {
             override_arg(self.now_override),
             self.user_id.as_str().into(),
         ]);
+        if let Some(waiting) = &self.waiting {
+            waiting.lost().args(self.keys, out);
+        }
     }
 
     fn parse(reply: Value) -> Result<CompensateReply, Error> {
-        let mut reply = elements(WHAT, reply, 2)?.into_iter();
-        let (code, word) = (reply.next(), reply.next());
+        let mut reply = elements(WHAT, reply, 3)?.into_iter();
+        let (code, word, rebuilt) = (reply.next(), reply.next(), reply.next());
         Ok(CompensateReply {
             code: CompensateCode::try_from(integer(WHAT, &code.unwrap_or(Value::Null))?)
                 .map_err(|error| Error::malformed(WHAT, error.to_string()))?,
             status: status(WHAT, word.unwrap_or(Value::Null))?,
+            rebuilt: flag(WHAT, &rebuilt.unwrap_or(Value::Null))?,
         })
     }
 }

@@ -4,6 +4,13 @@ use std::collections::BTreeSet;
 
 use super::*;
 
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua");
+
+/// A script's own file, without the parts in front of it.
+fn file(kind: Kind) -> String {
+    std::fs::read_to_string(format!("{FOLDER}/{}.lua", kind.name())).unwrap()
+}
+
 /// Counts the lines of a header that document `KEYS[n]` or `ARGV[n]`, and checks their numbering.
 fn documented(source: &str, list: &str) -> usize {
     let mut count = 0;
@@ -25,8 +32,9 @@ fn check<S: Script>(script: &S) {
     let name = S::KIND.name();
     assert_eq!(keys.len(), S::KEYS, "{name}");
     assert_eq!(args.len(), S::ARGS, "{name}");
-    assert_eq!(documented(S::KIND.source(), "KEYS"), S::KEYS, "{name}");
-    assert_eq!(documented(S::KIND.source(), "ARGV"), S::ARGS, "{name}");
+    let header = file(S::KIND);
+    assert_eq!(documented(&header, "KEYS"), S::KEYS, "{name}");
+    assert_eq!(documented(&header, "ARGV"), S::ARGS, "{name}");
 }
 
 #[test]
@@ -57,13 +65,6 @@ fn headers_document_every_key_and_argument() {
         assume_window: false,
         now_override: None,
     });
-    check(&Compensate {
-        keys,
-        reservation_id,
-        user_id,
-        release_reason: "",
-        now_override: None,
-    });
     check(&Transition {
         keys,
         reservation_id,
@@ -80,8 +81,75 @@ fn headers_document_every_key_and_argument() {
         expected_score: 1,
         lease_until: TimestampMs::new(1),
     });
-    let settings = ActivitySettings {
-        scope,
+    recovery_scripts(keys, reservation_id, user_id);
+    control_scripts(keys);
+}
+
+/// The same for the scripts that know of orders.
+fn recovery_scripts(
+    keys: &seckill_key_layout::BucketKeys,
+    reservation_id: &seckill_state_machine::ReservationId,
+    user_id: &seckill_state_machine::UserId,
+) {
+    use seckill_state_machine::{OrderId, Quantity, RequestId};
+
+    let order_id = &OrderId::parse("o").unwrap();
+    let order = OrderedReservation {
+        reservation_id,
+        request_id: &RequestId::parse("q").unwrap(),
+        user_id,
+        quantity: Quantity::ONE,
+        order_id,
+        reserved_at_ms: TimestampMs::new(1),
+        traceparent: None,
+    };
+    check(&Compensate {
+        keys,
+        reservation_id,
+        user_id,
+        release_reason: "",
+        waiting: Some(order),
+        now_override: None,
+    });
+    check(&Cancel {
+        keys,
+        reservation_id,
+        user_id,
+        order_id,
+        waiting: Some(order),
+        now_override: None,
+    });
+    check(&RebuildReservation {
+        keys,
+        order,
+        now_override: None,
+    });
+    check(&WriteTombstone {
+        keys,
+        reservation_id,
+        request_id: order.request_id,
+        user_id,
+        quantity: Quantity::ONE,
+        reserved_at_ms: TimestampMs::new(1),
+        traceparent: None,
+        end: TombstoneEnd::OrderCancelled { order_id },
+        now_override: None,
+    });
+    check(&RepairMarker {
+        keys,
+        reservation_id,
+        user_id,
+        marker: Some(reservation_id),
+        now_override: None,
+    });
+}
+
+/// The same for the scripts that write no reservation.
+fn control_scripts(keys: &seckill_key_layout::BucketKeys) {
+    use seckill_state_machine::{ActivitySettings, ActivityState, BucketCount, Quantity};
+
+    let settings = &ActivitySettings {
+        scope: keys.scope().scope.clone(),
         starts_at_ms: TimestampMs::new(1),
         ends_at_ms: TimestampMs::new(2),
         retention_until_ms: TimestampMs::new(3),
@@ -95,32 +163,76 @@ fn headers_document_every_key_and_argument() {
     };
     check(&PreheatBucket {
         keys,
-        settings: &settings,
+        settings,
+        now_override: None,
+    });
+    check(&InitialiseBucket {
+        keys,
+        settings,
         now_override: None,
     });
     check(&SetActivityState {
         keys,
         state: ActivityState::Active,
     });
+    check(&SetRecovery {
+        keys,
+        recovery: crate::Recovery::Window,
+        expected: None,
+    });
+    check(&ExtendRetention {
+        keys,
+        names: &[keys.meta()],
+        until: TimestampMs::new(1),
+        now_override: None,
+    });
+}
+
+/// The names of the Lua files of a folder, without their extension.
+fn lua_files(folder: &str) -> BTreeSet<String> {
+    std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter_map(|name| name.strip_suffix(".lua").map(str::to_owned))
+        .collect()
 }
 
 #[test]
 fn every_file_of_the_folder_is_embedded_and_listed_in_its_index() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua");
-    let files: BTreeSet<String> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.ends_with(".lua"))
-        .collect();
     let embedded: BTreeSet<String> = Kind::ALL
         .iter()
-        .map(|kind| format!("{}.lua", kind.name()))
+        .map(|kind| kind.name().to_owned())
         .collect();
-    assert_eq!(files, embedded);
-    let index = std::fs::read_to_string(format!("{folder}/README.md")).unwrap();
+    assert_eq!(lua_files(FOLDER), embedded);
+    let index = std::fs::read_to_string(format!("{FOLDER}/README.md")).unwrap();
     for (position, kind) in Kind::ALL.into_iter().enumerate() {
         assert_eq!(kind as usize, position);
         let row = format!("[`{0}`]({0}.lua)", kind.name());
+        assert!(index.contains(&row), "README.md lacks {row}");
+        assert!(kind.source().ends_with(&file(kind)), "{row}");
+    }
+}
+
+#[test]
+fn a_script_is_loaded_with_the_parts_that_its_header_names() {
+    let parts = format!("{FOLDER}/parts");
+    for kind in Kind::ALL {
+        let file = file(kind);
+        let named: Vec<&str> = file
+            .lines()
+            .find_map(|line| line.strip_prefix("-- Parts: "))
+            .map(|line| line.trim_end_matches('.').split(", ").collect())
+            .unwrap_or_default();
+        let expected: String = named
+            .iter()
+            .map(|part| std::fs::read_to_string(format!("{parts}/{part}.lua")).unwrap())
+            .chain([file.clone()])
+            .collect();
+        assert_eq!(kind.source(), expected, "{}", kind.name());
+    }
+    let index = std::fs::read_to_string(format!("{FOLDER}/README.md")).unwrap();
+    for part in lua_files(&parts) {
+        let row = format!("[`{part}`](parts/{part}.lua)");
         assert!(index.contains(&row), "README.md lacks {row}");
     }
 }

@@ -103,6 +103,7 @@ async fn one_life(redis: &Redis, keys: &BucketKeys) {
         reservation_id: &released,
         user_id: &user("u2"),
         release_reason: "TEST",
+        waiting: None,
         now_override: None,
     };
     assert_eq!(

@@ -230,6 +230,7 @@ impl Run<'_> {
             reservation_id: &id,
             user_id: &user(&name),
             release_reason: "PAYMENT_REFUSED",
+            waiting: None,
             now_override: Some(TimestampMs::new(now)),
         };
         let mut expected = before.clone();

@@ -224,6 +224,7 @@ impl World {
             reservation_id: id,
             user_id: &user(buyer),
             release_reason: "TEST",
+            waiting: None,
             now_override: None,
         };
         self.redis.compensate(&call).await

@@ -95,6 +95,7 @@ async fn a_repeat_shows_that_the_reservation_was_released() {
         reservation_id: &id,
         user_id: &user,
         release_reason: "STOCK_EXHAUSTED",
+        waiting: None,
         now_override: None,
     };
     sale.redis.compensate(&release).await.unwrap();

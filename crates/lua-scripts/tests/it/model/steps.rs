@@ -38,7 +38,13 @@ pub fn compensate(
     let reservation_key = keys.reservation(call.reservation_id);
     let id = call.reservation_id.as_str();
     let held = hash(dump, &reservation_key)?;
-    let reply = |code, status| Ok(CompensateReply { code, status });
+    let reply = |code, status| {
+        Ok(CompensateReply {
+            code,
+            status,
+            rebuilt: false,
+        })
+    };
     if held.is_empty() {
         return reply(CompensateCode::ReservationNotFound, None);
     }

@@ -1,0 +1,48 @@
+-- Puts the units of a cancelled order back on sale, once.
+--
+-- The caller has made sure that PostgreSQL holds the order as cancelled. It may name an ordered
+-- reservation of the bucket that waits for its rebuild, as for compensate.
+--
+-- KEYS[1] stock              hash
+-- KEYS[2] user:<user_id>     string, reservation_id
+-- KEYS[3] resv:<id>          hash
+-- KEYS[4] send_pending       zset
+-- KEYS[5] reservation_expiry zset
+-- KEYS[6] soldout            string
+-- KEYS[7] meta              hash    7 to 10 only with a waiting reservation
+-- KEYS[8] req:<shard>       hash    of the waiting one's request
+-- KEYS[9] user:<user_id>    string  of the waiting one's user, who may be the same
+-- KEYS[10] resv:<id>        hash    of the waiting one
+--
+-- ARGV[1] reservation_id
+-- ARGV[2] order_id           compared with the record's, and recorded
+-- ARGV[3] now_ms_override    0: Redis TIME; more: for tests alone
+-- ARGV[4] user_id            compared with the record when given
+-- ARGV[5] reservation_id      5 to 17 only with a waiting reservation, which they describe
+-- ARGV[6] request_id
+-- ARGV[7] message_id
+-- ARGV[8] activity_id
+-- ARGV[9] sku_id
+-- ARGV[10] user_id
+-- ARGV[11] activity_version
+-- ARGV[12] bucket_id
+-- ARGV[13] quantity
+-- ARGV[14] order_id
+-- ARGV[15] reserved_at_ms
+-- ARGV[16] schema_version
+-- ARGV[17] traceparent
+--
+-- Reply {code, status, rebuilt}, checked in this order:
+--   2 RESERVATION_NOT_FOUND, status empty; nothing is ever added for a missing reservation
+--   5 RESERVATION_ID_CONFLICT  the record names another reservation, user or order
+--   1 ALREADY_CANCELLED
+--   3 NOT_CANCELLABLE          any state but ORDER_CREATED
+--   4 INVARIANT_VIOLATION      the quantity or the counters contradict themselves
+--   0 CANCELLED, with rebuilt as for compensate
+--
+-- Idempotent: a second call changes nothing and answers 1.
+-- Complexity: O(log n) in the members of the two zsets.
+-- Parts: lost, ordered, give_back.
+-- luacheck: read_globals give_back
+
+return give_back({ORDER_CREATED = true}, 'ORDER_CANCELLED', {'order_id', ARGV[2]}, ARGV[2])
