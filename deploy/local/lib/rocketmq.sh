@@ -107,14 +107,18 @@ plan_broker() {
   ensure_port BROKER_HA
 }
 
-# java_server NAME MAIN_CLASS OPTION...: everything that it writes goes below its own folder. Without
+# java_server NAME MAIN_CLASS OPTION...: everything that it writes goes below its own folder, also the
+# native library that the broker unpacks at each start and does not remove when it is killed. Without
 # TLS, which nothing here uses, it does not spend its first second on making a certificate.
 java_server() {
   local name=$1 main=$2
   shift 2
   make_dir "$DATA/$name" || return
+  rm -rf "${DATA:?}/$name/tmp"
+  make_dir "$DATA/$name/tmp" || return
   "${name}_settings" | write_file "$DATA/$name/$name.conf"
   ROCKETMQ_HOME="$DATA/$name" spawn "$name" "$(java_program)" "$@" -Duser.home="$DATA/$name" \
+    -Djava.io.tmpdir="$DATA/$name/tmp" \
     -Dtls.server.mode=disabled -Drmq.logback.configurationFile="$HERE/rocketmq/logback.xml" \
     -Dseckill.log="$LOG/$name-detail.log" -cp "$JARS/*" "org.apache.rocketmq.$main" -c "$DATA/$name/$name.conf"
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use seckill_integration_tests::{Plan, Sandbox, Service};
+use seckill_integration_tests::{Plan, Sale, Sandbox, Service};
 use seckill_test_support::remoting::answer_sends_with;
 use seckill_test_support::{Content, Mode, ServiceProcess, at_full_length, at_length, eventually};
 
@@ -118,17 +118,7 @@ async fn attempts_grow_rarer_and_everything_is_sent_after_the_outage() {
     assert_eq!(later.len(), PENDING);
     sandbox.broker_proxy().clear_hook();
     sandbox.broker_proxy().set_mode(Mode::Forward);
-    let healed = Instant::now();
-    eventually(schedule.drains_within, "all are sent", async || {
-        let now = reservations(&sandbox, &sale).await;
-        let sent = now.values().filter(|r| r["status"] == "ENQUEUED").count();
-        if sent == PENDING {
-            Ok(())
-        } else {
-            Err(format!("{sent} of {PENDING} after {:?}", healed.elapsed()))
-        }
-    })
-    .await;
+    all_sent(&sandbox, &sale, PENDING, schedule.drains_within).await;
 
     let (consumer, compensation) = tokio::join!(
         sandbox.run(Service::Consumer),
@@ -142,6 +132,19 @@ async fn attempts_grow_rarer_and_everything_is_sent_after_the_outage() {
     for service in [&front, &scanner, &consumer, &compensation] {
         service.stop(SOON).await;
     }
+}
+
+async fn all_sent(sandbox: &Sandbox, sale: &Sale, count: usize, within: Duration) {
+    eventually(within, "all are sent", async || {
+        let now = reservations(sandbox, sale).await;
+        let sent = now.values().filter(|r| r["status"] == "ENQUEUED").count();
+        if sent == count {
+            Ok(())
+        } else {
+            Err(format!("{sent} of {count}"))
+        }
+    })
+    .await;
 }
 
 /// Each wait is longer than the one before, up to the cap and its jitter.
