@@ -1,5 +1,7 @@
 //! Topics and lag: for the migration, for readiness and for the question "is it settled?".
 
+mod progress;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +18,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::names::Names;
 use crate::{BusConfig, BusRuntime, Error, Group, Topic};
+
+pub use progress::{QueuePosition, has_reached};
 
 /// The time limit of one question. The client's own is 5 s, but it may ask several servers in turn.
 const CALL_LIMIT: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use seckill_message_bus::{
-    Consumer, ConsumerConfig, ErrorKind, Group, LISTENER_THREADS_MAX, Topic,
+    Consumer, ConsumerConfig, ErrorKind, Group, LISTENER_THREADS_MAX, Topic, has_reached,
 };
 use seckill_test_support::eventually;
 
@@ -134,5 +134,42 @@ fn a_wrong_setting_is_refused_before_anything_starts() {
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().starts_with(name), "{error}");
         }
+    });
+}
+
+/// What was sent before an instant is known to be consumed, queue by queue, and not before it is.
+#[test]
+fn the_ends_of_an_instant_are_reached_when_all_before_it_is_acknowledged() {
+    with_topics(async |bus, admin| {
+        let producer = bus.producer().await;
+        send_all(&producer, 0..30).await;
+        until_lag_is(admin, 30).await;
+        let ends = admin.queue_ends(Topic::OrderRequest).await.unwrap();
+        assert_eq!(ends.len(), 16);
+        assert_eq!(ends.iter().map(|(_, end)| end).sum::<i64>(), 30);
+        let progress = || admin.consumed(Group::OrderConsumer, Topic::OrderRequest);
+        assert!(!has_reached(&ends, &progress().await.unwrap()));
+        assert_eq!(
+            admin.consumers_alive(Group::OrderConsumer).await.unwrap(),
+            0
+        );
+        let recorder = Recorder::acknowledging();
+        let consumer = bus.consumer(consumer_config(), recorder.clone()).await;
+        eventually(
+            PATIENCE,
+            "all of them are consumed",
+            async || match progress().await {
+                Ok(consumed) if has_reached(&ends, &consumed) => Ok(()),
+                other => Err(format!("{other:?}")),
+            },
+        )
+        .await;
+        assert_eq!(recorder.seen().len(), 30);
+        assert_eq!(
+            admin.consumers_alive(Group::OrderConsumer).await.unwrap(),
+            1
+        );
+        consumer.shutdown().await;
+        producer.shutdown().await;
     });
 }
