@@ -135,6 +135,8 @@ impl EventHandler {
             OrderEventKind::Rejected { reason } => {
                 settle_rejected(&self.redis, &keys, id, *reason).await
             }
+            // The task that was opened with the cancellation gives the units back.
+            OrderEventKind::OrderCancelled { .. } => return Outcome::Agreed,
         };
         match settled {
             Ok(settled) => read(event, settled),
@@ -152,7 +154,7 @@ impl BatchHandler for EventHandler {
     async fn handle(&self, batch: Vec<IncomingMessage>) -> BatchVerdict {
         let deadline = Instant::now() + self.patience;
         let (events, all_parked) = self.sort(batch).await;
-        if events.iter().any(is_rejection) {
+        if events.iter().any(opens_task) {
             // A nudge carries no data: the worker finds the task in PostgreSQL.
             self.nudge.notify_one();
         }
@@ -164,8 +166,12 @@ impl BatchHandler for EventHandler {
     }
 }
 
-const fn is_rejection(event: &OrderEvent) -> bool {
-    matches!(event.kind, OrderEventKind::Rejected { .. })
+/// Whether a task was opened in the transaction that the event tells of.
+const fn opens_task(event: &OrderEvent) -> bool {
+    matches!(
+        event.kind,
+        OrderEventKind::Rejected { .. } | OrderEventKind::OrderCancelled { .. }
+    )
 }
 
 fn read(event: &OrderEvent, settled: Settled) -> Outcome {
@@ -192,5 +198,6 @@ const fn word(event: &OrderEvent) -> &'static str {
     match event.kind {
         OrderEventKind::OrderCreated { .. } => "ordered",
         OrderEventKind::Rejected { .. } => "rejected",
+        OrderEventKind::OrderCancelled { .. } => "cancelled",
     }
 }

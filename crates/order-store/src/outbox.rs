@@ -20,6 +20,7 @@ const CLAIM_MAX: i64 = 1_000;
 
 const ORDER_CREATED: &str = "ORDER_CREATED";
 const REJECTED: &str = "REJECTED";
+const ORDER_CANCELLED: &str = "ORDER_CANCELLED";
 
 /// An event that is committed and not yet known to be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,8 +40,49 @@ pub struct OutboxRow {
 /// An event to be written with its cause.
 pub(crate) struct NewEvent<'a> {
     pub request: &'a OrderRequest,
-    pub order_id: Option<Uuid>,
-    pub reason: Option<RejectReason>,
+    pub outcome: Outcome,
+}
+
+/// What an event tells.
+#[derive(Clone, Copy)]
+pub(crate) enum Outcome {
+    Created(Uuid),
+    Rejected(RejectReason),
+    Cancelled(Uuid),
+}
+
+impl Outcome {
+    const fn kind(self) -> &'static str {
+        match self {
+            Self::Created(_) => ORDER_CREATED,
+            Self::Rejected(_) => REJECTED,
+            Self::Cancelled(_) => ORDER_CANCELLED,
+        }
+    }
+
+    /// Each of them happens to a reservation once, so this names the event for good.
+    fn event_id(self, request: &OrderRequest) -> String {
+        let word = match self {
+            Self::Created(_) => "order-created",
+            Self::Rejected(_) => "order-rejected",
+            Self::Cancelled(_) => "order-cancelled",
+        };
+        format!("{word}:{}:v1", request.reservation_id)
+    }
+
+    const fn order_id(self) -> Option<Uuid> {
+        match self {
+            Self::Created(id) | Self::Cancelled(id) => Some(id),
+            Self::Rejected(_) => None,
+        }
+    }
+
+    const fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::Rejected(reason) => Some(reason.as_str()),
+            Self::Created(_) | Self::Cancelled(_) => None,
+        }
+    }
 }
 
 /// Writes events in the caller's transaction.
@@ -50,28 +92,29 @@ pub(crate) async fn write(session: &Session, events: &[NewEvent<'_>]) -> Result<
     }
     let requests: Vec<&OrderRequest> = events.iter().map(|event| event.request).collect();
     let columns = Columns::of(&requests);
-    let order_id: Vec<Option<Uuid>> = events.iter().map(|event| event.order_id).collect();
-    let reason: Vec<Option<&str>> = events
+    let outcomes = || events.iter().map(|event| event.outcome);
+    let order_id: Vec<Option<Uuid>> = outcomes().map(Outcome::order_id).collect();
+    let reason: Vec<Option<&str>> = outcomes().map(Outcome::reason).collect();
+    let kind: Vec<&str> = outcomes().map(Outcome::kind).collect();
+    let event_id: Vec<String> = events
         .iter()
-        .map(|event| event.reason.map(RejectReason::as_str))
+        .map(|event| event.outcome.event_id(event.request))
         .collect();
     session
         .execute(
             "-- write_outbox
             INSERT INTO outbox (
                 reservation_id, request_id, user_id, activity_id, sku_id, version, bucket_id,
-                quantity, traceparent, order_id, reason, topic, kind, event_id
+                quantity, traceparent, order_id, reason, kind, event_id, topic
             )
-            SELECT r.*, 'seckill-order-event',
-                CASE WHEN r.order_id IS NULL THEN 'REJECTED' ELSE 'ORDER_CREATED' END,
-                CASE WHEN r.order_id IS NULL THEN 'order-rejected:' ELSE 'order-created:' END
-                    || r.reservation_id || ':v1'
+            SELECT r.*, 'seckill-order-event'
             FROM unnest(
                 $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[],
-                $7::bigint[], $8::bigint[], $9::text[], $10::uuid[], $11::text[]
+                $7::bigint[], $8::bigint[], $9::text[], $10::uuid[], $11::text[], $12::text[],
+                $13::text[]
             ) AS r (
                 reservation_id, request_id, user_id, activity_id, sku_id, version, bucket_id,
-                quantity, traceparent, order_id, reason
+                quantity, traceparent, order_id, reason, kind, event_id
             )",
             &[
                 &columns.reservation_id,
@@ -85,6 +128,8 @@ pub(crate) async fn write(session: &Session, events: &[NewEvent<'_>]) -> Result<
                 &columns.traceparent,
                 &order_id,
                 &reason,
+                &kind,
+                &event_id,
             ],
         )
         .await?;
@@ -98,6 +143,9 @@ fn outbox_row(row: &Row) -> Result<OutboxRow, Error> {
         },
         REJECTED => OrderEventKind::Rejected {
             reason: parse(row, "reason")?,
+        },
+        ORDER_CANCELLED => OrderEventKind::OrderCancelled {
+            order_id: order_id_opt(row)?.ok_or_else(|| Error::stored("order_id", "is null"))?,
         },
         _ => return Err(Error::stored("kind", "unknown event")),
     };
@@ -159,7 +207,10 @@ impl Store {
                                 o.version, o.bucket_id, o.quantity, o.occurred_at, o.traceparent,
                                 o.attempts, o.lease_token
                         )
-                        SELECT * FROM claimed ORDER BY outbox_id",
+                        SELECT outbox_id, event_id, kind, order_id, reason, reservation_id,
+                            request_id, user_id, activity_id, sku_id, version, bucket_id, quantity,
+                            occurred_at, traceparent, attempts, lease_token
+                        FROM claimed ORDER BY outbox_id",
                         &[
                             /* limit */ &limit.min(CLAIM_MAX),
                             /* lease */ &lease,

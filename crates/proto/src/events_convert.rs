@@ -84,6 +84,11 @@ impl From<&OrderEvent> for pb::OrderEvent {
                     reason: reason.to_string(),
                 })
             }
+            OrderEventKind::OrderCancelled { order_id } => {
+                pb::order_event::Outcome::OrderCancelled(pb::OrderCancelled {
+                    order_id: order_id.to_string(),
+                })
+            }
         };
         Self {
             schema_version: SCHEMA_VERSION,
@@ -150,6 +155,12 @@ fn outcome(
                 rejected.reason.parse::<RejectReason>(),
             )
             .map(|reason| OrderEventKind::Rejected { reason }),
+        Some(pb::order_event::Outcome::OrderCancelled(cancelled)) => fields
+            .keep(
+                "order_cancelled.order_id",
+                OrderId::parse(cancelled.order_id),
+            )
+            .map(|order_id| OrderEventKind::OrderCancelled { order_id }),
         None => {
             fields.note("outcome", "must be given");
             None

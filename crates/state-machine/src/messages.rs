@@ -69,4 +69,9 @@ pub enum OrderEventKind {
         /// Why.
         reason: RejectReason,
     },
+    /// The order does not count any more; its units can be sold again.
+    OrderCancelled {
+        /// Its id.
+        order_id: OrderId,
+    },
 }

@@ -107,6 +107,9 @@ fn any_kind() -> impl Strategy<Value = OrderEventKind> {
         }),
         prop::sample::select(RejectReason::ALL)
             .prop_map(|reason| OrderEventKind::Rejected { reason }),
+        "[A-Za-z0-9_-]{1,128}".prop_map(|id| OrderEventKind::OrderCancelled {
+            order_id: OrderId::parse(id).unwrap(),
+        }),
     ]
 }
 

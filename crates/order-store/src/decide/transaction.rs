@@ -219,18 +219,20 @@ fn events<'a>(
     ruled: &Ruled<'a>,
     orders: &BTreeMap<ReservationId, Uuid>,
 ) -> Vec<outbox::NewEvent<'a>> {
-    let created = ruled.create.iter().map(|request| outbox::NewEvent {
-        request,
-        order_id: orders.get(&request.reservation_id).copied(),
-        reason: None,
+    // Every request that was ruled to become an order is in `orders`, or this run has ended before.
+    let created = ruled.create.iter().filter_map(|request| {
+        let order_id = orders.get(&request.reservation_id)?;
+        Some(outbox::NewEvent {
+            request,
+            outcome: outbox::Outcome::Created(*order_id),
+        })
     });
     let rejected = ruled
         .reject
         .iter()
         .map(|(request, reason)| outbox::NewEvent {
             request,
-            order_id: None,
-            reason: Some(*reason),
+            outcome: outbox::Outcome::Rejected(*reason),
         });
     created.chain(rejected).collect()
 }
