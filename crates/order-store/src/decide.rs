@@ -16,7 +16,8 @@ use seckill_state_machine::{OrderId, OrderRequest, RejectReason, ReservationId};
 use crate::facts::IDS_MAX;
 use crate::{Error, ErrorKind, Store};
 
-pub(crate) use columns::Columns;
+pub(crate) use columns::{BucketColumns, Columns};
+pub(crate) use statements::lock_stock;
 
 /// Most requests of one call. A consumer's batch has at most 256; four of them still lock a hot row
 /// for less than a tenth of a second.

@@ -1,6 +1,6 @@
 //! Order requests as columns, for statements that take a whole batch at once.
 
-use seckill_state_machine::OrderRequest;
+use seckill_state_machine::{BucketScope, OrderRequest};
 use time::OffsetDateTime;
 
 use crate::rows::{informative_time, version};
@@ -41,6 +41,30 @@ impl<'a> Columns<'a> {
             reserved_at: rows().map(|r| informative_time(r.reserved_at_ms)).collect(),
             traceparent: rows()
                 .map(|r| r.traceparent.as_ref().map(|t| t.as_str()))
+                .collect(),
+        }
+    }
+}
+
+/// Buckets, one array a column of their key.
+pub(crate) struct BucketColumns<'a> {
+    pub activity_id: Vec<&'a str>,
+    pub sku_id: Vec<&'a str>,
+    pub version: Vec<i64>,
+    pub bucket_id: Vec<i64>,
+}
+
+impl<'a> BucketColumns<'a> {
+    /// Turns keys into columns, in the given order.
+    pub(crate) fn of(buckets: impl Iterator<Item = &'a BucketScope> + Clone) -> Self {
+        let scopes = || buckets.clone().map(|bucket| &bucket.scope);
+        Self {
+            activity_id: scopes().map(|scope| scope.activity_id.as_str()).collect(),
+            sku_id: scopes().map(|scope| scope.sku_id.as_str()).collect(),
+            version: scopes().map(version).collect(),
+            bucket_id: buckets
+                .clone()
+                .map(|bucket| i64::from(bucket.bucket_id.get()))
                 .collect(),
         }
     }

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use seckill_state_machine::{BucketScope, OrderRequest, RejectReason, ReservationId};
 use uuid::Uuid;
 
-use super::Columns;
+use super::{BucketColumns, Columns};
 use crate::Error;
 use crate::pool::Session;
-use crate::rows::{bucket, get, number, parse, version};
+use crate::rows::{bucket, get, number, parse};
 
 /// Step 2: remembers the messages. One that is known already is no reason to stop: without a
 /// decision it is processed as new.
@@ -74,33 +74,32 @@ pub(super) async fn claim(
         .collect()
 }
 
-/// Step 4: locks the stock rows and says what is left in them.
-pub(super) async fn lock_stock(
+/// Step 4: locks the stock rows and says what is left in them. The row of an archived version is
+/// left out, also when it is sealed while this statement waits for it.
+pub(crate) async fn lock_stock(
     session: &Session,
     requests: &[&OrderRequest],
 ) -> Result<BTreeMap<BucketScope, u64>, Error> {
     let buckets: BTreeSet<&BucketScope> = requests.iter().map(|r| &r.bucket).collect();
-    let activity_id: Vec<&str> = buckets
-        .iter()
-        .map(|b| b.scope.activity_id.as_str())
-        .collect();
-    let sku_id: Vec<&str> = buckets.iter().map(|b| b.scope.sku_id.as_str()).collect();
-    let versions: Vec<i64> = buckets.iter().map(|b| version(&b.scope)).collect();
-    let bucket_id: Vec<i64> = buckets
-        .iter()
-        .map(|b| i64::from(b.bucket_id.get()))
-        .collect();
+    let columns = BucketColumns::of(buckets.iter().copied());
     let rows = session
         .query(
             "-- lock_stock
             SELECT s.activity_id, s.sku_id, s.version, s.bucket_id, s.available
             FROM activity_stock AS s
             WHERE (s.activity_id, s.sku_id, s.version, s.bucket_id) IN (
-                SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[])
-            )
+                SELECT r.activity_id, r.sku_id, r.version, r.bucket_id
+                FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[])
+                    AS r (activity_id, sku_id, version, bucket_id)
+            ) AND s.sealed_at IS NULL
             ORDER BY s.activity_id, s.sku_id, s.version, s.bucket_id
             FOR NO KEY UPDATE OF s",
-            &[&activity_id, &sku_id, &versions, &bucket_id],
+            &[
+                &columns.activity_id,
+                &columns.sku_id,
+                &columns.version,
+                &columns.bucket_id,
+            ],
         )
         .await?;
     rows.iter()
@@ -170,10 +169,7 @@ pub(super) async fn deduct(session: &Session, created: &[&OrderRequest]) -> Resu
     if units.is_empty() {
         return Ok(());
     }
-    let activity_id: Vec<&str> = units.keys().map(|b| b.scope.activity_id.as_str()).collect();
-    let sku_id: Vec<&str> = units.keys().map(|b| b.scope.sku_id.as_str()).collect();
-    let versions: Vec<i64> = units.keys().map(|b| version(&b.scope)).collect();
-    let bucket_id: Vec<i64> = units.keys().map(|b| i64::from(b.bucket_id.get())).collect();
+    let columns = BucketColumns::of(units.keys().copied());
     let quantity: Vec<i64> = units.values().copied().collect();
     let touched = session
         .execute(
@@ -185,7 +181,13 @@ pub(super) async fn deduct(session: &Session, created: &[&OrderRequest]) -> Resu
                 AS d (activity_id, sku_id, version, bucket_id, units)
             WHERE s.activity_id = d.activity_id AND s.sku_id = d.sku_id
                 AND s.version = d.version AND s.bucket_id = d.bucket_id",
-            &[&activity_id, &sku_id, &versions, &bucket_id, &quantity],
+            &[
+                &columns.activity_id,
+                &columns.sku_id,
+                &columns.version,
+                &columns.bucket_id,
+                &quantity,
+            ],
         )
         .await?;
     if touched == units.len() as u64 {
