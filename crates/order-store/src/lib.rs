@@ -24,7 +24,10 @@ mod rows;
 mod tasks;
 
 pub use activities::{Created, StockRow};
-pub use audit::{BucketTotals, Discrepancy, NewRun, RunOutcome};
+pub use audit::{
+    Action, ActionFilter, ActionRecord, BucketTotals, Discrepancy, DiscrepancyFilter, NewRun,
+    Recorded, Repairable, RunOutcome,
+};
 pub use decide::Decided;
 pub use error::{Cause, Error, ErrorKind};
 pub use facts::{DecisionRecord, ReservationRef};

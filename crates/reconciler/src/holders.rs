@@ -193,12 +193,7 @@ impl Holders {
             round.waiting = true;
             return;
         }
-        let discrepancy = Discrepancy {
-            kind: findings::HOLDERS_DIFFER.to_owned(),
-            bucket: bucket.clone(),
-            reservation_id: None,
-            detail,
-        };
+        let discrepancy = Discrepancy::new(findings::HOLDERS_DIFFER, bucket.clone(), None, detail);
         if seen == Seen::Confirmed {
             alert(&discrepancy);
         }

@@ -150,12 +150,7 @@ impl Version {
         if seen == Seen::Waiting {
             return;
         }
-        let found = Discrepancy {
-            kind: kind.to_owned(),
-            bucket,
-            reservation_id: None,
-            detail: difference.detail,
-        };
+        let found = Discrepancy::new(kind, bucket, None, difference.detail);
         if seen == Seen::Confirmed {
             alert(&found);
         }

@@ -117,12 +117,7 @@ impl Discrepancies {
         reservation_id: &ReservationId,
         detail: String,
     ) -> Discrepancy {
-        Discrepancy {
-            kind: kind.to_owned(),
-            bucket: bucket.clone(),
-            reservation_id: Some(reservation_id.clone()),
-            detail,
-        }
+        Discrepancy::new(kind, bucket.clone(), Some(reservation_id.clone()), detail)
     }
 }
 

@@ -2,8 +2,10 @@
 //! again, or it is gone because the two sides agree.
 
 use seckill_state_machine::{BucketScope, OrderRequest, ReservationId};
+use tokio_postgres::types::ToSql;
 
-use super::{Discrepancy, FoundColumns};
+use super::Discrepancy;
+use super::discrepancies::{FoundColumns, found_rows};
 use crate::rows::{get, version};
 use crate::tasks::{self, Opening};
 use crate::{Error, Store, TaskOrigin};
@@ -17,7 +19,8 @@ impl Store {
     pub async fn hand_over(&self, request: &OrderRequest) -> Result<(), Error> {
         let opening = Opening::unless_open(TaskOrigin::HeldAgain, 0, "hand_over");
         self.run_tx("hand_over", async |session| {
-            tasks::open(session, &[request], &opening).await
+            tasks::open(session, &[request], &opening).await?;
+            Ok(())
         })
         .await
     }
@@ -35,21 +38,9 @@ impl Store {
         let rows = self
             .run_tx("see_again", async |session| {
                 let columns = FoundColumns::of(found.iter());
-                session
-                    .query(
-                        SEE_AGAIN,
-                        &[
-                            /* run_kind */ &run_kind,
-                            &columns.kind,
-                            &columns.detail,
-                            &columns.activity_id,
-                            &columns.sku_id,
-                            &columns.version,
-                            &columns.bucket_id,
-                            &columns.reservation_id,
-                        ],
-                    )
-                    .await
+                let mut params: Vec<&(dyn ToSql + Sync)> = vec![/* run_kind */ &run_kind];
+                params.extend(columns.params());
+                session.query(SEE_AGAIN, &params).await
             })
             .await?;
         let mut known = std::collections::HashSet::new();
@@ -73,7 +64,7 @@ impl Store {
         let (scope, bucket_id) = (&bucket.scope, i64::from(bucket.bucket_id.get()));
         let (activity_id, sku_id) = (scope.activity_id.as_str(), scope.sku_id.as_str());
         let (version, id) = (version(scope), reservation_id.as_str());
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 6] = [
+        let params: [&(dyn ToSql + Sync); 6] = [
             /* activity_id */ &activity_id,
             /* sku_id */ &sku_id,
             /* version */ &version,
@@ -92,18 +83,20 @@ impl Store {
     }
 }
 
-const SEE_AGAIN: &str = "-- see_again
+const SEE_AGAIN: &str = concat!(
+    "-- see_again
     UPDATE discrepancy AS d
-    SET last_seen_at = now(), times_seen = d.times_seen + 1, detail = r.detail
-    FROM unnest(
-        $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[]
-    ) WITH ORDINALITY AS r (
-        kind, detail, activity_id, sku_id, version, bucket_id, reservation_id, n
-    )
+    SET last_seen_at = now(), times_seen = d.times_seen + 1, detail = r.detail,
+        evidence_redis = r.evidence_redis, evidence_postgres = r.evidence_postgres,
+        repair = r.repair, repairable = r.repairable
+    FROM ",
+    found_rows!(),
+    "
     WHERE d.resolved_at IS NULL AND d.run_kind = $1 AND d.kind = r.kind
         AND d.activity_id = r.activity_id AND d.sku_id = r.sku_id AND d.version = r.version
         AND d.bucket_id = r.bucket_id AND d.reservation_id IS NOT DISTINCT FROM r.reservation_id
-    RETURNING r.n";
+    RETURNING r.n"
+);
 
 const OPEN_ABOUT: &str = "-- open_about
     SELECT count(*) AS n

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seckill_order_store::{Discrepancy, ErrorKind, NewRun, RunOutcome};
+use seckill_order_store::{Discrepancy, DiscrepancyFilter, ErrorKind, NewRun, RunOutcome};
 use seckill_state_machine::{BucketId, DecisionKind, Quantity};
 use uuid::Uuid;
 
@@ -118,6 +118,21 @@ async fn decisions_are_paged_in_order_and_of_one_version() {
     );
 }
 
+fn total_differs(sale: &Fixture) -> Discrepancy {
+    let bucket = sale.scope.bucket(BucketId::ZERO);
+    Discrepancy::new(
+        "total_differs",
+        bucket,
+        None,
+        "redis 9, postgresql 8".to_owned(),
+    )
+}
+
+async fn open(sale: &Fixture, filter: DiscrepancyFilter) -> Vec<Discrepancy> {
+    let recorded = sale.store.open_discrepancies(&filter, 10).await.unwrap();
+    recorded.into_iter().map(|r| r.discrepancy).collect()
+}
+
 async fn run(sale: &Fixture, found: &[Discrepancy]) -> (u64, u64) {
     let new = NewRun {
         kind: "totals".to_owned(),
@@ -143,12 +158,7 @@ async fn run(sale: &Fixture, found: &[Discrepancy]) -> (u64, u64) {
 #[tokio::test]
 async fn a_difference_seen_in_every_round_is_one_row_that_counts_until_it_is_gone() {
     let sale = sale(9, 1).await;
-    let of_bucket = Discrepancy {
-        kind: "total_differs".to_owned(),
-        bucket: sale.scope.bucket(BucketId::ZERO),
-        reservation_id: None,
-        detail: "redis 9, postgresql 8".to_owned(),
-    };
+    let of_bucket = total_differs(&sale);
     let of_reservation = Discrepancy {
         kind: "order_missing".to_owned(),
         reservation_id: Some(reservation_id(1)),
@@ -157,20 +167,16 @@ async fn a_difference_seen_in_every_round_is_one_row_that_counts_until_it_is_gon
     let both = [of_bucket.clone(), of_reservation.clone(), of_bucket.clone()];
     assert_eq!(run(&sale, &both).await, (2, 0));
     assert_eq!(run(&sale, &both).await, (0, 0));
-    assert_eq!(
-        sale.store.open_discrepancies(None, 10).await.unwrap().len(),
-        2
-    );
+    assert_eq!(open(&sale, DiscrepancyFilter::default()).await.len(), 2);
     assert_eq!(
         run(&sale, std::slice::from_ref(&of_reservation)).await,
         (0, 1)
     );
-    let open = sale
-        .store
-        .open_discrepancies(Some(&sale.scope), 10)
-        .await
-        .unwrap();
-    assert_eq!(open, [of_reservation]);
+    let of_scope = DiscrepancyFilter {
+        scope: Some(sale.scope.clone()),
+        ..DiscrepancyFilter::default()
+    };
+    assert_eq!(open(&sale, of_scope).await, [of_reservation]);
     assert_eq!(run(&sale, &[]).await, (0, 1));
     // Coming back, it is a new one.
     assert_eq!(run(&sale, &[of_bucket]).await, (1, 0));
@@ -197,13 +203,7 @@ async fn a_difference_seen_in_every_round_is_one_row_that_counts_until_it_is_gon
 #[tokio::test]
 async fn a_difference_seen_within_the_margin_stays_open() {
     let sale = sale(9, 1).await;
-    let found = Discrepancy {
-        kind: "total_differs".to_owned(),
-        bucket: sale.scope.bucket(BucketId::ZERO),
-        reservation_id: None,
-        detail: "redis 9, postgresql 8".to_owned(),
-    };
-    run(&sale, &[found]).await;
+    run(&sale, &[total_differs(&sale)]).await;
     let new = NewRun {
         kind: "totals".to_owned(),
         instance: "reconciler-1".to_owned(),
@@ -223,11 +223,14 @@ async fn a_difference_seen_within_the_margin_stays_open() {
 async fn a_report_about_a_reservation_is_seen_again_and_closed() {
     let sale = sale(9, 1).await;
     let bucket = sale.scope.bucket(BucketId::ZERO);
-    let of = |n| Discrepancy {
-        kind: "contradiction".to_owned(),
-        bucket: bucket.clone(),
-        reservation_id: Some(reservation_id(n)),
-        detail: "postgresql: ordered; redis: RELEASED".to_owned(),
+    let of = |n| {
+        let detail = "postgresql: ordered; redis: RELEASED".to_owned();
+        Discrepancy::new(
+            "contradiction",
+            bucket.clone(),
+            Some(reservation_id(n)),
+            detail,
+        )
     };
     let again =
         async |kind: &str, found: &[Discrepancy]| sale.store.see_again(kind, found).await.unwrap();

@@ -89,12 +89,7 @@ mod tests {
             sku_id: SkuId::parse("s1").unwrap(),
             version: ActivityVersion::new(1).unwrap(),
         };
-        Discrepancy {
-            kind: kind.to_owned(),
-            bucket: scope.bucket(BucketId::ZERO),
-            reservation_id: None,
-            detail,
-        }
+        Discrepancy::new(kind, scope.bucket(BucketId::ZERO), None, detail)
     }
 
     fn page(kind: &'static str, count: usize) -> Page {

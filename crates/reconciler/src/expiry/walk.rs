@@ -296,12 +296,7 @@ impl Walk {
         kind: &'static str,
         detail: String,
     ) -> Discrepancy {
-        Discrepancy {
-            kind: kind.to_owned(),
-            bucket: self.keys.scope().clone(),
-            reservation_id,
-            detail,
-        }
+        Discrepancy::new(kind, self.keys.scope().clone(), reservation_id, detail)
     }
 }
 
