@@ -1,10 +1,11 @@
 //! Decisions that stand, read back.
 
 use seckill_state_machine::{
-    BucketScope, DecisionKind, OrderId, OrderRequest, OrderState, Quantity, RequestId,
+    BucketId, BucketScope, DecisionKind, OrderId, OrderRequest, OrderState, Quantity, RequestId,
     ReservationId, Scope, TimestampMs, Traceparent, UserId,
 };
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use crate::pool::Session;
 use crate::rows::{bucket, get, order_id_opt, parse, parse_opt, small, time_ms, version};
@@ -92,7 +93,67 @@ pub(crate) fn decision_record(row: &Row) -> Result<DecisionRecord, Error> {
     })
 }
 
+/// Most rows of one page.
+const PAGE_MAX: i64 = 10_000;
+
 impl Store {
+    /// Decisions of a version by reservation id, after a given one; at most 10,000 a page.
+    ///
+    /// # Errors
+    /// As every read.
+    pub async fn decisions_page(
+        &self,
+        scope: &Scope,
+        after: Option<&ReservationId>,
+        limit: i64,
+    ) -> Result<Vec<DecisionRecord>, Error> {
+        self.page_of_decisions("decisions_page", scope, None, after, limit)
+            .await
+    }
+
+    /// Decisions of one bucket by reservation id, after a given one; at most 10,000 a page.
+    ///
+    /// It walks the version's index and skips the other buckets, since one more index would cost
+    /// every decision of a sale. Whoever wants all buckets takes [`Store::decisions_page`] once.
+    ///
+    /// # Errors
+    /// As every read.
+    pub async fn decisions_of_bucket_page(
+        &self,
+        bucket: &BucketScope,
+        after: Option<&ReservationId>,
+        limit: i64,
+    ) -> Result<Vec<DecisionRecord>, Error> {
+        let id = Some(bucket.bucket_id);
+        self.page_of_decisions("decisions_of_bucket_page", &bucket.scope, id, after, limit)
+            .await
+    }
+
+    async fn page_of_decisions(
+        &self,
+        operation: &'static str,
+        scope: &Scope,
+        bucket_id: Option<BucketId>,
+        after: Option<&ReservationId>,
+        limit: i64,
+    ) -> Result<Vec<DecisionRecord>, Error> {
+        let sql = match bucket_id {
+            None => DECISIONS_PAGE,
+            Some(_) => DECISIONS_OF_BUCKET_PAGE,
+        };
+        let activity_id = scope.activity_id.as_str();
+        let sku_id = scope.sku_id.as_str();
+        let version = version(scope);
+        let after = after.map_or("", ReservationId::as_str);
+        let limit = limit.min(PAGE_MAX);
+        let bucket_id = bucket_id.map(|id| i64::from(id.get()));
+        let mut params: Vec<&(dyn ToSql + Sync)> =
+            vec![&activity_id, &sku_id, &version, &after, &limit];
+        params.extend(bucket_id.as_ref().map(|id| id as &(dyn ToSql + Sync)));
+        let rows = self.read(operation, sql, &params).await?;
+        rows.iter().map(decision_record).collect()
+    }
+
     /// The decisions of these reservations, as far as there are any, by reservation id.
     ///
     /// # Errors
@@ -106,7 +167,8 @@ impl Store {
         rows.iter().map(decision_record).collect()
     }
 
-    /// A user's own reservation, as far as it is decided. A stranger's is not found.
+    /// A user's own reservation, as far as it is decided, also when its version is archived. A
+    /// stranger's is not found.
     ///
     /// One request id can stand on several reservations, when it was repeated with another quantity
     /// after a failover; the order comes first, then the newest.
@@ -160,6 +222,31 @@ const DECISIONS: &str = concat!(
     ORDER BY d.reservation_id"
 );
 
+const DECISIONS_PAGE: &str = concat!(
+    "-- decisions_page
+    SELECT ",
+    decision_columns!(),
+    ", o.order_id, o.state AS order_state
+    FROM reservation_decision AS d
+    LEFT JOIN orders AS o ON o.reservation_id = d.reservation_id
+    WHERE d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3 AND d.reservation_id > $4
+    ORDER BY d.reservation_id
+    LIMIT $5"
+);
+
+const DECISIONS_OF_BUCKET_PAGE: &str = concat!(
+    "-- decisions_of_bucket_page
+    SELECT ",
+    decision_columns!(),
+    ", o.order_id, o.state AS order_state
+    FROM reservation_decision AS d
+    LEFT JOIN orders AS o ON o.reservation_id = d.reservation_id
+    WHERE d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3 AND d.bucket_id = $6
+        AND d.reservation_id > $4
+    ORDER BY d.reservation_id
+    LIMIT $5"
+);
+
 /// The decisions of these reservations as a transaction sees them.
 pub(crate) async fn read_decisions(
     session: &Session,
@@ -169,6 +256,31 @@ pub(crate) async fn read_decisions(
     rows.iter().map(decision_record).collect()
 }
 
+// The archive of orders has no index of its own for reservations; their owner's orders are few.
+const ARCHIVED_DECISION: &str = concat!(
+    "-- archived_decision
+    SELECT ",
+    decision_columns!(),
+    ", o.order_id, o.state AS order_state
+    FROM reservation_decision_archive AS d
+    LEFT JOIN orders_archive AS o
+        ON o.activity_id = d.activity_id AND o.sku_id = d.sku_id AND o.version = d.version
+        AND o.user_id = d.user_id AND o.reservation_id = d.reservation_id
+    WHERE d.reservation_id = $1"
+);
+
+/// The decision of a reservation whose version is archived.
+pub(crate) async fn read_archived_decision(
+    session: &Session,
+    id: &str,
+) -> Result<Option<DecisionRecord>, Error> {
+    let rows = session
+        .query(ARCHIVED_DECISION, &[/* reservation_id */ &id])
+        .await?;
+    rows.first().map(decision_record).transpose()
+}
+
+// An archived version is still its buyers' business. A reservation stands in one place only.
 const FIND_BY_RESERVATION: &str = concat!(
     "-- find_reservation
     SELECT ",
@@ -177,14 +289,26 @@ const FIND_BY_RESERVATION: &str = concat!(
     FROM reservation_decision AS d
     LEFT JOIN orders AS o ON o.reservation_id = d.reservation_id
     WHERE d.reservation_id = $5
+        AND d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3 AND d.user_id = $4
+    UNION ALL
+    SELECT ",
+    decision_columns!(),
+    ", o.order_id, o.state
+    FROM reservation_decision_archive AS d
+    LEFT JOIN orders_archive AS o
+        ON o.activity_id = $1 AND o.sku_id = $2 AND o.version = $3 AND o.user_id = $4
+        AND o.reservation_id = d.reservation_id
+    WHERE d.reservation_id = $5
         AND d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3 AND d.user_id = $4"
 );
 
-// The first half finds an order by the order's unique key, the second a refusal by the partial
-// index that holds refusals alone.
+// The first part finds an order by the order's unique key, the second a refusal by the partial
+// index that holds refusals alone, the third whatever is archived.
 const FIND_BY_REQUEST: &str = concat!(
     "-- find_reservation
-    SELECT f.*
+    SELECT f.reservation_id, f.request_id, f.user_id, f.activity_id, f.sku_id, f.version,
+        f.bucket_id, f.quantity, f.kind, f.reason, f.reserved_at, f.decided_at, f.traceparent,
+        f.order_id, f.order_state
     FROM (
         SELECT ",
     decision_columns!(),
@@ -200,6 +324,16 @@ const FIND_BY_REQUEST: &str = concat!(
         FROM reservation_decision AS d
         WHERE d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3
             AND d.request_id = $5 AND d.user_id = $4 AND d.kind <> 'ORDERED'
+        UNION ALL
+        SELECT ",
+    decision_columns!(),
+    ", o.order_id, o.state
+        FROM reservation_decision_archive AS d
+        LEFT JOIN orders_archive AS o
+            ON o.activity_id = $1 AND o.sku_id = $2 AND o.version = $3 AND o.user_id = $4
+            AND o.reservation_id = d.reservation_id
+        WHERE d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3
+            AND d.request_id = $5 AND d.user_id = $4
     ) AS f
     ORDER BY f.order_id IS NULL, f.decided_at DESC
     LIMIT 1"

@@ -4,16 +4,18 @@
 //! relative to the Redis state that its worker saw: whoever hands the reservation over again adds
 //! one to the generation, and a result counts only for the generation it was worked on.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use seckill_state_machine::{
-    DecisionKind, OrderId, OrderRequest, OrderState, RejectReason, Scope, UnknownDecision,
+    DecisionKind, OrderId, OrderRequest, OrderState, RejectReason, ReservationId, Scope,
+    UnknownDecision,
 };
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::decide::Columns;
-use crate::facts::read_decisions;
+use crate::facts::{read_archived_decision, read_decisions};
 use crate::pool::Session;
 use crate::rows::{ScopeFilter, get, millis, number, parse, request};
 use crate::{DecisionRecord, Error, Store};
@@ -149,7 +151,7 @@ impl Opening {
     }
 }
 
-/// Opens or reopens tasks in the caller's transaction.
+/// Opens or reopens tasks in the caller's transaction, and says for which reservations it did.
 ///
 /// A claim on a task that is reopened stays, so that no two workers are busy with one reservation;
 /// it ends when its worker finds out that its generation is over.
@@ -157,13 +159,13 @@ pub(crate) async fn open(
     session: &Session,
     requests: &[&OrderRequest],
     opening: &Opening,
-) -> Result<(), Error> {
+) -> Result<BTreeSet<ReservationId>, Error> {
     if requests.is_empty() {
-        return Ok(());
+        return Ok(BTreeSet::new());
     }
     let columns = Columns::of(requests);
-    session
-        .execute(
+    let rows = session
+        .query(
             "-- open_tasks
             INSERT INTO compensation_task AS t (
                 reservation_id, request_id, user_id, activity_id, sku_id, version, bucket_id,
@@ -189,7 +191,8 @@ pub(crate) async fn open(
                 attempts = CASE WHEN t.closed_at IS NULL THEN t.attempts ELSE 0 END,
                 opened_at = now(), closed_at = NULL, result = NULL,
                 updated_by = excluded.updated_by
-            WHERE t.closed_at IS NOT NULL OR $13",
+            WHERE t.closed_at IS NOT NULL OR $13
+            RETURNING t.reservation_id",
             &[
                 &columns.reservation_id,
                 &columns.request_id,
@@ -208,7 +211,9 @@ pub(crate) async fn open(
             ],
         )
         .await?;
-    Ok(())
+    rows.iter()
+        .map(|row| parse(row, "reservation_id"))
+        .collect()
 }
 
 fn task(row: &Row) -> Result<CompensationTask, Error> {
@@ -271,7 +276,10 @@ impl Store {
                                 t.traceparent, t.origin, t.generation, t.attempts, t.lease_token,
                                 t.next_attempt_at
                         )
-                        SELECT * FROM claimed ORDER BY next_attempt_at, reservation_id",
+                        SELECT reservation_id, request_id, user_id, activity_id, sku_id, version,
+                            bucket_id, quantity, reserved_at, traceparent, origin, generation,
+                            attempts, lease_token
+                        FROM claimed ORDER BY next_attempt_at, reservation_id",
                         &[
                             /* limit */ &limit.min(CLAIM_MAX),
                             /* lease */ &lease,
@@ -291,6 +299,11 @@ impl Store {
         let reservation_id = task.request.reservation_id.as_str();
         self.run_tx("fence", async |session| {
             let fresh = put_up_fence(session, task).await?;
+            if fresh && let Some(record) = read_archived_decision(session, reservation_id).await? {
+                // Decided long ago, and moved away with its version: that decision stands.
+                take_down_fence(session, reservation_id).await?;
+                return standing(record, false);
+            }
             // A statement of its own: an insert does not see the row that it met.
             let mut records = read_decisions(session, &[reservation_id]).await?;
             match records.pop() {
@@ -389,7 +402,8 @@ impl Store {
             by: "open_task",
         };
         self.run_tx("open_task", async |session| {
-            open(session, &[&task.request], &opening).await
+            open(session, &[&task.request], &opening).await?;
+            Ok(())
         })
         .await
     }
@@ -446,6 +460,17 @@ async fn put_up_fence(session: &Session, task: &CompensationTask) -> Result<bool
         )
         .await?;
     Ok(inserted == 1)
+}
+
+async fn take_down_fence(session: &Session, reservation_id: &str) -> Result<(), Error> {
+    session
+        .execute(
+            "-- take_down_fence
+            DELETE FROM reservation_decision WHERE reservation_id = $1",
+            &[/* reservation_id */ &reservation_id],
+        )
+        .await?;
+    Ok(())
 }
 
 /// Whether the one row that was touched, if any, still belonged to the caller.

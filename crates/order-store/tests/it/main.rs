@@ -14,5 +14,6 @@ mod fence;
 mod fixture;
 mod outbox;
 mod parking;
+mod patience;
 mod schema;
 mod tasks;
