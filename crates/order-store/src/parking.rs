@@ -7,21 +7,15 @@
 use std::collections::BTreeMap;
 
 use seckill_state_machine::{BucketScope, OrderRequest, TimestampMs};
-use tokio_postgres::Row;
 
+use crate::patience::PATIENCE_DEFAULT_MS;
 use crate::pool::Session;
-use crate::rows::{bucket, get, number, time_ms, time_ms_opt, to_time, version};
+use crate::rows::{get, to_time, version};
 use crate::tasks::{self, Opening};
 use crate::{Error, Store, TaskOrigin};
 
-/// How long an undecided reservation is left alone when its activity is not known here.
-const PATIENCE_DEFAULT_MS: i64 = 15 * 60 * 1_000;
-
 /// What stands for a NUL character, which PostgreSQL's text cannot hold. The body is kept as bytes.
 const NUL_SYMBOL: &str = "\u{2400}";
-
-/// Most letters of one page.
-const PAGE_MAX: i64 = 1_000;
 
 /// A message to be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,28 +52,6 @@ pub struct DeadLetter {
     pub request: Option<OrderRequest>,
 }
 
-/// A message that was kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ParkedLetter {
-    /// Its number, by which operators name it.
-    pub id: i64,
-    /// The message; `request` is empty, decode the body.
-    pub letter: DeadLetter,
-    /// When it was first parked.
-    pub parked_at_ms: TimestampMs,
-    /// How often it was parked.
-    pub times_parked: u32,
-}
-
-/// Which parked messages to list.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DeadLetterFilter {
-    /// Of this topic only.
-    pub topic: Option<String>,
-    /// After this number, for paging.
-    pub after: Option<i64>,
-}
-
 fn storable(text: &str) -> String {
     text.replace('\0', NUL_SYMBOL)
 }
@@ -113,6 +85,7 @@ async fn keep(session: &Session, letter: &DeadLetter) -> Result<(), Error> {
             ON CONFLICT (topic, left(coalesce(message_key, broker_message_id), 256), body_sha256)
             DO UPDATE
             SET times_parked = l.times_parked + 1, last_parked_at = now(),
+                status = CASE WHEN l.status = 'REPLAYED' THEN 'OPEN' ELSE l.status END,
                 reason = excluded.reason, error = excluded.error,
                 attempts = greatest(l.attempts, excluded.attempts)",
             &[
@@ -146,7 +119,10 @@ async fn patience(session: &Session, request: &OrderRequest) -> Result<Option<i6
         .query(
             "-- patience
             SELECT
-                EXISTS (SELECT FROM reservation_decision WHERE reservation_id = $1) AS decided,
+                EXISTS (SELECT FROM reservation_decision WHERE reservation_id = $1)
+                OR EXISTS (
+                    SELECT FROM reservation_decision_archive WHERE reservation_id = $1
+                ) AS decided,
                 (
                     SELECT patience_ms FROM activity
                     WHERE activity_id = $2 AND sku_id = $3 AND version = $4
@@ -166,40 +142,11 @@ async fn patience(session: &Session, request: &OrderRequest) -> Result<Option<i6
     Ok((!get::<bool>(row, "decided")?).then_some(patience))
 }
 
-fn parked(row: &Row) -> Result<ParkedLetter, Error> {
-    let properties = serde_json::from_str(get(row, "properties_text")?)
-        .map_err(|error| Error::stored("properties", error))?;
-    let bucket = match get::<Option<&str>>(row, "activity_id")? {
-        Some(_) => Some(bucket(row)?),
-        None => None,
-    };
-    Ok(ParkedLetter {
-        id: get(row, "letter_id")?,
-        letter: DeadLetter {
-            topic: get(row, "topic")?,
-            consumer_group: get(row, "consumer_group")?,
-            message_key: get(row, "message_key")?,
-            broker_message_id: get(row, "broker_message_id")?,
-            queue_id: number(row, "queue_id")?,
-            queue_offset: get(row, "queue_offset")?,
-            born_at_ms: time_ms_opt(row, "born_at")?,
-            body: get(row, "body")?,
-            properties,
-            reason: get(row, "reason")?,
-            error: get(row, "error")?,
-            attempts: number(row, "attempts")?,
-            bucket,
-            request: None,
-        },
-        parked_at_ms: time_ms(row, "parked_at")?,
-        times_parked: number(row, "times_parked")?,
-    })
-}
-
 impl Store {
     /// Keeps a message whole and, when it names an undecided reservation, opens its compensation
-    /// task due after the activity's patience, in one transaction. Parking it again changes nothing
-    /// but its count.
+    /// task due after the activity's patience, in one transaction. Parking it again counts it, and
+    /// opens it again when it had been replayed: the replay has failed. One that was discarded stays
+    /// discarded, since nothing about it is new.
     ///
     /// # Errors
     /// As every write; then the message must not be acknowledged.
@@ -216,37 +163,6 @@ impl Store {
             Ok(())
         })
         .await
-    }
-
-    /// Parked messages by number, at most 1,000 a page.
-    ///
-    /// # Errors
-    /// As every read.
-    pub async fn dead_letters(
-        &self,
-        filter: &DeadLetterFilter,
-        limit: i64,
-    ) -> Result<Vec<ParkedLetter>, Error> {
-        let rows = self
-            .read(
-                "dead_letters",
-                "-- dead_letters
-                SELECT letter_id, topic, consumer_group, message_key, broker_message_id, queue_id,
-                    queue_offset, born_at, body, reason, error, attempts, activity_id, sku_id,
-                    version, bucket_id, parked_at, times_parked,
-                    properties::text AS properties_text
-                FROM dead_letter
-                WHERE letter_id > $1 AND ($2::text IS NULL OR topic = $2)
-                ORDER BY letter_id
-                LIMIT $3",
-                &[
-                    /* after */ &filter.after.unwrap_or(0),
-                    /* topic */ &filter.topic,
-                    /* limit */ &limit.min(PAGE_MAX),
-                ],
-            )
-            .await?;
-        rows.iter().map(parked).collect()
     }
 
     /// How many messages are parked.

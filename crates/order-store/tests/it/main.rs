@@ -12,6 +12,7 @@ mod decide;
 mod faults;
 mod fence;
 mod fixture;
+mod letters;
 mod outbox;
 mod parking;
 mod patience;

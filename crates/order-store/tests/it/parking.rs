@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use seckill_order_store::{DeadLetter, DeadLetterFilter, TaskOrigin};
+use seckill_order_store::{DeadLetter, KeptLetter, LetterFilter, TaskOrigin};
 use seckill_state_machine::{OrderRequest, TimestampMs};
 
-use crate::fixture::{PATIENCE, fresh, request, sale, scope, task};
+use crate::fixture::{Fixture, PATIENCE, fresh, request, sale, scope, task};
 
-fn letter(request: Option<&OrderRequest>) -> DeadLetter {
+pub fn letter(request: Option<&OrderRequest>) -> DeadLetter {
     DeadLetter {
         topic: "seckill-order-request".to_owned(),
         consumer_group: "order-consumer".to_owned(),
@@ -26,6 +26,17 @@ fn letter(request: Option<&OrderRequest>) -> DeadLetter {
     }
 }
 
+/// All letters, whole.
+async fn everything(sale: &Fixture) -> Vec<KeptLetter> {
+    let mut kept = Vec::new();
+    for parked in sale.store.letters(&LetterFilter::default()).await.unwrap() {
+        let letter = sale.store.letter(parked.id).await.unwrap().unwrap();
+        assert_eq!(letter.parked, parked);
+        kept.push(letter);
+    }
+    kept
+}
+
 #[tokio::test]
 async fn a_letter_is_kept_whole() {
     let sale = sale(1, 1).await;
@@ -34,11 +45,7 @@ async fn a_letter_is_kept_whole() {
     odd.properties
         .insert("a\"b\\".to_owned(), "ünïcode\u{1}".to_owned());
     sale.store.park(&odd).await.unwrap();
-    let kept = sale
-        .store
-        .dead_letters(&DeadLetterFilter::default(), 10)
-        .await
-        .unwrap();
+    let kept = everything(&sale).await;
     assert_eq!(kept.len(), 1);
     assert_eq!(kept[0].letter, odd);
     assert_eq!(sale.store.dead_letter_count().await.unwrap(), 1);
@@ -54,11 +61,7 @@ async fn text_that_a_database_cannot_hold_does_not_stop_a_letter() {
     odd.error = "nul \0".to_owned();
     odd.born_at_ms = Some(TimestampMs::new(i64::MIN));
     sale.store.park(&odd).await.unwrap();
-    let kept = sale
-        .store
-        .dead_letters(&DeadLetterFilter::default(), 10)
-        .await
-        .unwrap();
+    let kept = everything(&sale).await;
     assert_eq!(kept[0].letter.message_key.as_deref(), Some("a\u{2400}b"));
     assert_eq!(kept[0].letter.born_at_ms, None);
 }
@@ -74,36 +77,29 @@ async fn parking_again_only_counts_but_another_body_under_the_same_id_is_kept() 
     sale.store.park(&parked).await.unwrap();
     parked.body = b"forged".to_vec();
     sale.store.park(&parked).await.unwrap();
-    let kept = sale
-        .store
-        .dead_letters(&DeadLetterFilter::default(), 10)
-        .await
-        .unwrap();
+    let kept = everything(&sale).await;
     assert_eq!(kept.len(), 2);
-    assert_eq!((kept[0].times_parked, kept[0].letter.attempts), (2, 5));
-    assert_eq!(kept[1].times_parked, 1);
+    assert_eq!(
+        (kept[0].parked.times_parked, kept[0].letter.attempts),
+        (2, 5)
+    );
+    assert_eq!(kept[1].parked.times_parked, 1);
     let of_task = sale
         .db
         .texts("SELECT generation, origin FROM compensation_task")
         .await;
     assert_eq!(of_task, [["1", "PARKED"]]);
-
-    let page = DeadLetterFilter {
+    let page = LetterFilter {
         topic: Some(parked.topic.clone()),
-        after: Some(kept[0].id),
+        after_id: Some(kept[0].parked.id),
+        ..LetterFilter::default()
     };
-    assert_eq!(sale.store.dead_letters(&page, 10).await.unwrap().len(), 1);
-    let other = DeadLetterFilter {
+    assert_eq!(sale.store.letters(&page).await.unwrap().len(), 1);
+    let other = LetterFilter {
         topic: Some("seckill-order-event".to_owned()),
-        after: None,
+        ..LetterFilter::default()
     };
-    assert!(
-        sale.store
-            .dead_letters(&other, 10)
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    assert!(sale.store.letters(&other).await.unwrap().is_empty());
 }
 
 #[tokio::test]
