@@ -22,6 +22,7 @@ mod outbox;
 mod parking;
 mod patience;
 mod pool;
+mod recovery;
 mod rows;
 mod tasks;
 
@@ -39,4 +40,5 @@ pub use outbox::OutboxRow;
 pub use parking::DeadLetter;
 pub use patience::{Overdue, WatchNote};
 pub use pool::{Store, StoreConfig};
+pub use recovery::{QueueEnd, RecoveryWindow};
 pub use tasks::{CompensationTask, Fence, NewTask, TaskOrigin};

@@ -16,5 +16,6 @@ mod letters;
 mod outbox;
 mod parking;
 mod patience;
+mod recovery;
 mod schema;
 mod tasks;
