@@ -13,6 +13,7 @@
 
 mod activities;
 mod audit;
+mod cancel;
 mod decide;
 mod error;
 mod facts;
@@ -31,6 +32,7 @@ pub use audit::{
     Action, ActionFilter, ActionRecord, BucketTotals, Discrepancy, DiscrepancyFilter, NewRun,
     Recorded, Repairable, RunOutcome,
 };
+pub use cancel::CancelOutcome;
 pub use decide::Decided;
 pub use error::{Cause, Error, ErrorKind};
 pub use facts::{DecisionRecord, ReservationRef};

@@ -7,6 +7,7 @@
 
 mod activities;
 mod audit;
+mod cancel;
 mod concurrency;
 mod decide;
 mod faults;
