@@ -13,11 +13,13 @@ use tokio_postgres::Row;
 
 use self::rules::{check, differences, permitted, refuse_second_version};
 use self::statements::{
-    ACTIVITIES, ACTIVITY, OPEN_SCOPES, activity, insert_activity, insert_stock, lock_versions,
-    move_state, read_activity, record_move,
+    ACTIVITIES, ACTIVITY, OPEN_SCOPES, insert_activity, insert_stock, lock_versions, move_state,
+    read_activity,
 };
 use crate::rows::{ScopeKey, bucket_id, number};
 use crate::{Error, Store};
+
+pub(crate) use self::statements::{activity, activity_columns, record_move};
 
 /// Who creates an activity, in its record of moves.
 const CREATOR: &str = "create_activity";

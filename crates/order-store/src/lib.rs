@@ -12,6 +12,7 @@
 //! It never talks to Redis or to the message bus, and never takes a time-out for a refusal.
 
 mod activities;
+mod archive;
 mod audit;
 mod cancel;
 mod decide;
@@ -24,10 +25,12 @@ mod parking;
 mod patience;
 mod pool;
 mod recovery;
+mod retention;
 mod rows;
 mod tasks;
 
 pub use activities::{Created, StockRow};
+pub use archive::{ArchivedVersion, Moved, VersionCounts, VersionResult};
 pub use audit::{
     Action, ActionFilter, ActionRecord, BucketTotals, Discrepancy, DiscrepancyFilter, NewRun,
     Recorded, Repairable, RunOutcome,
@@ -43,4 +46,5 @@ pub use parking::DeadLetter;
 pub use patience::{Overdue, WatchNote};
 pub use pool::{Store, StoreConfig};
 pub use recovery::{QueueEnd, RecoveryWindow};
+pub use retention::OpenWork;
 pub use tasks::{CompensationTask, Fence, NewTask, TaskOrigin};

@@ -16,6 +16,8 @@ macro_rules! activity_columns {
     };
 }
 
+pub(crate) use activity_columns;
+
 pub(super) const ACTIVITY: &str = concat!(
     "-- activity
     SELECT ",
@@ -51,7 +53,7 @@ const LOCK_VERSIONS: &str = concat!(
 );
 
 /// Reads a row of the table.
-pub(super) fn activity(row: &Row) -> Result<Activity, Error> {
+pub(crate) fn activity(row: &Row) -> Result<Activity, Error> {
     Ok(Activity {
         settings: ActivitySettings {
             scope: scope(row)?,
@@ -185,7 +187,7 @@ pub(super) async fn move_state(
     Ok(())
 }
 
-pub(super) async fn record_move(
+pub(crate) async fn record_move(
     session: &Session,
     scope: &Scope,
     from: Option<ActivityState>,

@@ -6,6 +6,7 @@
 )]
 
 mod activities;
+mod archive;
 mod audit;
 mod cancel;
 mod concurrency;
@@ -20,3 +21,4 @@ mod patience;
 mod recovery;
 mod schema;
 mod tasks;
+mod upgrade;

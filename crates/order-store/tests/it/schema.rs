@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use seckill_order_store::{
-    DeadLetterFilter, Error, ErrorKind, ReservationRef, Store, TaskOrigin, migrate,
+    Error, ErrorKind, LetterFilter, ReservationRef, Store, TaskOrigin, migrate,
 };
 use seckill_test_support::TestDatabase;
 
@@ -110,9 +110,7 @@ async fn a_schema_may_be_expanded_under_a_running_program() {
             .find_reservation(&sale.scope, &request.user_id, by)
             .await?;
         sale.store.decisions(std::slice::from_ref(id)).await?;
-        sale.store
-            .dead_letters(&DeadLetterFilter::default(), 1)
-            .await?;
+        sale.store.letters(&LetterFilter::default()).await?;
         sale.store.open_scopes().await?;
         sale.store.activities(None).await?;
         sale.store.activity(&sale.scope).await
@@ -302,12 +300,17 @@ async fn every_table_and_every_state_has_a_comment_and_every_constraint_a_name()
             "orders",
             "orders_archive",
             "outbox",
+            "patience_watch",
+            "reconciliation_action",
             "reconciliation_run",
+            "recovery_window",
             "refinery_schema_history",
             "reservation_decision",
             "reservation_decision_archive",
+            "standstill",
             "stock_ledger",
             "stock_ledger_archive",
+            "version_result",
         ]
     );
 }

@@ -1,0 +1,505 @@
+//! Archiving a version: its result is put on record, its stock is sealed, its rows move away.
+//!
+//! | a crash | leaves | goes on |
+//! | --- | --- | --- |
+//! | before the seal is committed | the version as it was | archive it again |
+//! | after the seal, between two batches | some rows here, some there, each in one place | `archives_under_way` names it, `resume_archive` moves the rest |
+//! | after the last batch | nothing to do | |
+//!
+//! The seal is one transaction: it finds nothing open, stores the figures, and from then on nobody
+//! visits the version and no message that comes late finds its stock. Only then rows move, so that
+//! nobody takes a reservation whose decision has moved for an undecided one. Each batch is a
+//! transaction of its own, and two archivers of one version take turns.
+
+use seckill_state_machine::{ActivityState, ReservationId, Scope, TimestampMs};
+use tokio_postgres::Row;
+
+use crate::pool::Session;
+use crate::retention::read_open_work;
+use crate::rows::{ScopeKey, count, get, number, parse, scope, time_ms, time_ms_opt};
+use crate::{Error, Store};
+
+/// Decisions of one batch, with their orders, journal entries, messages and tasks: about 5,000 rows,
+/// a tenth of a second.
+const BATCH: i64 = 1_000;
+
+/// Most versions of one answer; a thousand that are all under way mean that nobody goes on.
+const PAGE_MAX: i64 = 1_000;
+
+/// What PostgreSQL counts of a version.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VersionCounts {
+    /// Units that were on sale.
+    pub total_stock: u64,
+    /// Active orders.
+    pub orders: u64,
+    /// Units in active orders.
+    pub order_units: u64,
+    /// Cancelled orders.
+    pub cancelled: u64,
+    /// Reservations that were released.
+    pub released: u64,
+    /// Reservations that were rejected.
+    pub rejected: u64,
+}
+
+/// What a version came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VersionResult {
+    /// What PostgreSQL counts.
+    pub counts: VersionCounts,
+    /// Units that Redis had left over all buckets; `None` when it could not tell any more.
+    pub redis_left: Option<u64>,
+    /// Units by which the two sides disagree; 0 when all is well.
+    pub difference: i64,
+}
+
+/// The result of an archived version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArchivedVersion {
+    /// Which version.
+    pub scope: Scope,
+    /// The figures.
+    pub result: VersionResult,
+    /// Who archived it.
+    pub archived_by: String,
+    /// When.
+    pub archived_at_ms: TimestampMs,
+    /// When the last of its rows had moved; `None` while the move is under way.
+    pub moved_at_ms: Option<TimestampMs>,
+}
+
+/// Rows that a call moved to the archive tables.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Decisions.
+    pub decisions: u64,
+    /// Orders.
+    pub orders: u64,
+    /// Entries of the stock journal.
+    pub journal: u64,
+}
+
+impl Store {
+    /// What PostgreSQL counts of a version that is not archived.
+    ///
+    /// # Errors
+    /// As every read.
+    pub async fn version_counts(&self, scope: &Scope) -> Result<VersionCounts, Error> {
+        let rows = self
+            .read("version_counts", COUNTS, &ScopeKey::of(scope).params())
+            .await?;
+        rows.first()
+            .map_or_else(|| Ok(VersionCounts::default()), counts)
+    }
+
+    /// Archives a closed version that has nothing open: stores its result, seals its stock and moves
+    /// its rows. One that is sealed already keeps its result, and the rest of its rows moves.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown version; `Conflict` when it is not closed, has something open, or
+    /// does not count what the result says; `Invalid` without a named actor; else as every write.
+    /// After any error the call may be repeated.
+    pub async fn archive_version(
+        &self,
+        scope: &Scope,
+        result: &VersionResult,
+        actor: &str,
+    ) -> Result<Moved, Error> {
+        if actor.is_empty() {
+            return Err(Error::invalid("actor", "must be named"));
+        }
+        self.run_tx("seal_version", async |session| {
+            seal(session, scope, result, actor).await
+        })
+        .await?;
+        self.resume_archive(scope).await
+    }
+
+    /// Moves the rest of a sealed version's rows; nothing when all have moved.
+    ///
+    /// # Errors
+    /// `NotFound` for a version without a result, `Conflict` when orders stay behind that have no
+    /// decision; else as every write. After any error the call may be repeated.
+    pub async fn resume_archive(&self, scope: &Scope) -> Result<Moved, Error> {
+        let mut moved = Moved::default();
+        loop {
+            let batch = self
+                .run_tx("archive_batch", async |session| {
+                    move_batch(session, scope).await
+                })
+                .await?;
+            let Some(batch) = batch else { return Ok(moved) };
+            moved.decisions += batch.decisions;
+            moved.orders += batch.orders;
+            moved.journal += batch.journal;
+        }
+    }
+
+    /// Sealed versions whose rows have not all moved, the longest first; at most 1,000.
+    ///
+    /// # Errors
+    /// As every read.
+    pub async fn archives_under_way(&self) -> Result<Vec<Scope>, Error> {
+        let rows = self
+            .read(
+                "archives_under_way",
+                "-- archives_under_way
+                SELECT activity_id, sku_id, version FROM version_result
+                WHERE moved_at IS NULL
+                ORDER BY archived_at, activity_id, sku_id, version
+                LIMIT $1",
+                &[/* limit */ &PAGE_MAX],
+            )
+            .await?;
+        rows.iter().map(scope).collect()
+    }
+
+    /// The result of an archived version.
+    ///
+    /// # Errors
+    /// As every read.
+    pub async fn version_result(&self, scope: &Scope) -> Result<Option<ArchivedVersion>, Error> {
+        let rows = self
+            .read("version_result", RESULT, &ScopeKey::of(scope).params())
+            .await?;
+        rows.first().map(archived).transpose()
+    }
+}
+
+fn counts(row: &Row) -> Result<VersionCounts, Error> {
+    Ok(VersionCounts {
+        total_stock: number(row, "total_stock")?,
+        orders: number(row, "orders")?,
+        order_units: number(row, "order_units")?,
+        cancelled: number(row, "cancelled")?,
+        released: number(row, "released")?,
+        rejected: number(row, "rejected")?,
+    })
+}
+
+fn archived(row: &Row) -> Result<ArchivedVersion, Error> {
+    let redis_left = match get::<Option<i64>>(row, "redis_left")? {
+        Some(_) => Some(number(row, "redis_left")?),
+        None => None,
+    };
+    Ok(ArchivedVersion {
+        scope: scope(row)?,
+        result: VersionResult {
+            counts: counts(row)?,
+            redis_left,
+            difference: get(row, "difference")?,
+        },
+        archived_by: get(row, "archived_by")?,
+        archived_at_ms: time_ms(row, "archived_at")?,
+        moved_at_ms: time_ms_opt(row, "moved_at")?,
+    })
+}
+
+/// Seals a version, unless it is sealed. Activity and stock rows are locked before anything is
+/// judged, so that no order, cancellation or transfer is under way.
+async fn seal(
+    session: &Session,
+    scope: &Scope,
+    result: &VersionResult,
+    actor: &str,
+) -> Result<(), Error> {
+    let key = ScopeKey::of(scope);
+    let rows = session.query(LOCK_ACTIVITY, &key.params()).await?;
+    let Some(row) = rows.first() else {
+        return Err(Error::NotFound {
+            what: format!("activity {scope}"),
+        });
+    };
+    if get(row, "archived")? {
+        return Ok(());
+    }
+    let state: ActivityState = parse(row, "state")?;
+    if state != ActivityState::Closed {
+        return Err(Error::Conflict(format!(
+            "activity {scope} is {state}, not {}",
+            ActivityState::Closed
+        )));
+    }
+    session.query(LOCK_BUCKETS, &key.params()).await?;
+    let open = read_open_work(session, scope).await?;
+    if !open.is_none() {
+        return Err(Error::Conflict(format!(
+            "activity {scope} has open: {open}"
+        )));
+    }
+    let rows = session.query(COUNTS, &key.params()).await?;
+    let found = rows.first().map(counts).transpose()?.unwrap_or_default();
+    if found != result.counts {
+        return Err(Error::Conflict(format!(
+            "activity {scope} counts {found:?}, the result says {:?}",
+            result.counts
+        )));
+    }
+    session.execute(SEAL_STOCK, &key.params()).await?;
+    session.execute(SEAL_ACTIVITY, &key.params()).await?;
+    insert_result(session, scope, result, actor).await
+}
+
+async fn insert_result(
+    session: &Session,
+    scope: &Scope,
+    result: &VersionResult,
+    actor: &str,
+) -> Result<(), Error> {
+    let key = ScopeKey::of(scope);
+    let [activity_id, sku_id, version] = key.params();
+    let counts = &result.counts;
+    let redis_left = result
+        .redis_left
+        .map(|units| count("redis_left", units))
+        .transpose()?;
+    session
+        .execute(
+            "-- insert_result
+            INSERT INTO version_result (
+                activity_id, sku_id, version, total_stock, redis_left, orders, order_units,
+                cancelled, released, rejected, difference, archived_by
+            )
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+            &[
+                activity_id,
+                sku_id,
+                version,
+                &count("total_stock", counts.total_stock)?,
+                &redis_left,
+                &count("orders", counts.orders)?,
+                &count("order_units", counts.order_units)?,
+                &count("cancelled", counts.cancelled)?,
+                &count("released", counts.released)?,
+                &count("rejected", counts.rejected)?,
+                &result.difference,
+                /* archived_by */ &actor,
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Moves one batch; `None` when nothing was left.
+async fn move_batch(session: &Session, scope: &Scope) -> Result<Option<Moved>, Error> {
+    let key = ScopeKey::of(scope);
+    let rows = session.query(LOCK_RESULT, &key.params()).await?;
+    let Some(row) = rows.first() else {
+        return Err(Error::NotFound {
+            what: format!("the result of {scope}"),
+        });
+    };
+    if get(row, "moved")? {
+        return Ok(None);
+    }
+    let [activity_id, sku_id, version] = key.params();
+    let rows = session
+        .query(
+            NEXT_BATCH,
+            &[activity_id, sku_id, version, /* limit */ &BATCH],
+        )
+        .await?;
+    if rows.is_empty() {
+        return finish(session, scope).await.map(Some);
+    }
+    let mut ids: Vec<&str> = Vec::with_capacity(rows.len());
+    let mut messages: Vec<&str> = Vec::with_capacity(rows.len());
+    for row in &rows {
+        ids.push(get(row, "reservation_id")?);
+        messages.push(get(row, "message_id")?);
+    }
+    session.execute(FORGET_MESSAGES, &[&messages]).await?;
+    let moved = Moved {
+        decisions: session.execute(MOVE_DECISIONS, &[&ids]).await?,
+        orders: session.execute(MOVE_ORDERS, &[&ids]).await?,
+        journal: session.execute(MOVE_JOURNAL, &[&ids]).await?,
+    };
+    session.execute(FORGET_TASKS, &[&ids]).await?;
+    Ok(Some(moved))
+}
+
+/// Moves the journal's entries that belong to no reservation, and notes the end of the move.
+async fn finish(session: &Session, scope: &Scope) -> Result<Moved, Error> {
+    let key = ScopeKey::of(scope);
+    let strays = session.query(STRAY_ORDER, &key.params()).await?;
+    if let Some(row) = strays.first() {
+        let id: ReservationId = parse(row, "reservation_id")?;
+        return Err(Error::Conflict(format!(
+            "an order of {scope} has no decision: reservation {id}"
+        )));
+    }
+    let journal = session.execute(MOVE_JOURNAL_REST, &key.params()).await?;
+    session.execute(FINISH, &key.params()).await?;
+    Ok(Moved {
+        journal,
+        ..Moved::default()
+    })
+}
+
+const LOCK_ACTIVITY: &str = "-- lock_activity
+    SELECT state, archived_at IS NOT NULL AS archived
+    FROM activity
+    WHERE activity_id = $1 AND sku_id = $2 AND version = $3
+    FOR NO KEY UPDATE";
+
+const LOCK_BUCKETS: &str = "-- lock_buckets
+    SELECT FROM activity_stock
+    WHERE activity_id = $1 AND sku_id = $2 AND version = $3
+    ORDER BY bucket_id
+    FOR NO KEY UPDATE";
+
+const COUNTS: &str = "-- version_counts
+    SELECT a.total_stock, o.orders, o.order_units, o.cancelled, d.released, d.rejected
+    FROM activity AS a,
+        LATERAL (
+            SELECT count(*) FILTER (WHERE state = 'ACTIVE') AS orders,
+                coalesce(sum(quantity) FILTER (WHERE state = 'ACTIVE'), 0)::bigint AS order_units,
+                count(*) FILTER (WHERE state = 'CANCELLED') AS cancelled
+            FROM orders
+            WHERE activity_id = $1 AND sku_id = $2 AND version = $3
+        ) AS o,
+        LATERAL (
+            SELECT count(*) FILTER (WHERE kind = 'RELEASED') AS released,
+                count(*) FILTER (WHERE kind = 'REJECTED') AS rejected
+            FROM reservation_decision
+            WHERE activity_id = $1 AND sku_id = $2 AND version = $3
+        ) AS d
+    WHERE a.activity_id = $1 AND a.sku_id = $2 AND a.version = $3";
+
+const SEAL_STOCK: &str = "-- seal_stock
+    UPDATE activity_stock
+    SET sealed_at = now(), updated_at = now(), updated_by = 'seal_version'
+    WHERE activity_id = $1 AND sku_id = $2 AND version = $3";
+
+const SEAL_ACTIVITY: &str = "-- seal_activity
+    UPDATE activity
+    SET archived_at = now(), updated_at = now(), updated_by = 'seal_version'
+    WHERE activity_id = $1 AND sku_id = $2 AND version = $3";
+
+const LOCK_RESULT: &str = "-- lock_result
+    SELECT moved_at IS NOT NULL AS moved
+    FROM version_result
+    WHERE activity_id = $1 AND sku_id = $2 AND version = $3
+    FOR UPDATE";
+
+const NEXT_BATCH: &str = "-- next_batch
+    SELECT reservation_id, message_id FROM reservation_decision
+    WHERE activity_id = $1 AND sku_id = $2 AND version = $3
+    ORDER BY reservation_id
+    LIMIT $4";
+
+// What is left of a message that comes late is refused by the seal, not by the inbox.
+const FORGET_MESSAGES: &str = "-- forget_messages
+    DELETE FROM inbox AS i
+    USING (
+        SELECT message_id FROM inbox WHERE message_id = ANY($1) ORDER BY message_id FOR UPDATE
+    ) AS meant
+    WHERE i.message_id = meant.message_id";
+
+// The decision that was there first stands, whatever came after it.
+const MOVE_DECISIONS: &str = "-- move_decisions
+    WITH meant AS (
+        SELECT reservation_id FROM reservation_decision
+        WHERE reservation_id = ANY($1)
+        ORDER BY reservation_id
+        FOR UPDATE
+    ), gone AS (
+        DELETE FROM reservation_decision AS d
+        USING meant
+        WHERE d.reservation_id = meant.reservation_id
+        RETURNING d.reservation_id, d.request_id, d.message_id, d.user_id, d.activity_id, d.sku_id,
+            d.version, d.bucket_id, d.quantity, d.kind, d.reason, d.reserved_at, d.traceparent,
+            d.decided_at, d.updated_by
+    )
+    INSERT INTO reservation_decision_archive (
+        reservation_id, request_id, message_id, user_id, activity_id, sku_id, version, bucket_id,
+        quantity, kind, reason, reserved_at, traceparent, decided_at, updated_by
+    )
+    SELECT reservation_id, request_id, message_id, user_id, activity_id, sku_id, version,
+        bucket_id, quantity, kind, reason, reserved_at, traceparent, decided_at, updated_by
+    FROM gone
+    ON CONFLICT (reservation_id) DO NOTHING";
+
+const MOVE_ORDERS: &str = "-- move_orders
+    WITH gone AS (
+        DELETE FROM orders
+        WHERE reservation_id = ANY($1)
+        RETURNING order_id, reservation_id, request_id, user_id, activity_id, sku_id, version,
+            bucket_id, quantity, state, created_at, cancelled_at, cancel_reason, cancelled_by,
+            updated_by
+    )
+    INSERT INTO orders_archive (
+        order_id, reservation_id, request_id, user_id, activity_id, sku_id, version, bucket_id,
+        quantity, state, created_at, cancelled_at, cancel_reason, cancelled_by, updated_by
+    )
+    SELECT order_id, reservation_id, request_id, user_id, activity_id, sku_id, version, bucket_id,
+        quantity, state, created_at, cancelled_at, cancel_reason, cancelled_by, updated_by
+    FROM gone";
+
+macro_rules! move_journal {
+    ($name:literal, $condition:literal) => {
+        concat!(
+            "-- ",
+            $name,
+            "
+    WITH gone AS (
+        DELETE FROM stock_ledger
+        WHERE ",
+            $condition,
+            "
+        RETURNING entry_id, activity_id, sku_id, version, bucket_id, kind, delta, reservation_id,
+            transfer_id, recorded_at
+    )
+    INSERT INTO stock_ledger_archive (
+        entry_id, activity_id, sku_id, version, bucket_id, kind, delta, reservation_id,
+        transfer_id, recorded_at
+    )
+    SELECT entry_id, activity_id, sku_id, version, bucket_id, kind, delta, reservation_id,
+        transfer_id, recorded_at
+    FROM gone"
+        )
+    };
+}
+
+const MOVE_JOURNAL: &str = move_journal!("move_journal", "reservation_id = ANY($1)");
+
+// The first units of each bucket, and those that transfers moved; both are found by an index.
+const MOVE_JOURNAL_REST: &str = move_journal!(
+    "move_journal_rest",
+    "entry_id IN (
+            SELECT entry_id FROM stock_ledger
+            WHERE kind = 'INITIAL' AND activity_id = $1 AND sku_id = $2 AND version = $3
+            UNION ALL
+            SELECT l.entry_id
+            FROM bucket_transfer AS t
+            JOIN stock_ledger AS l ON l.transfer_id = t.transfer_id
+            WHERE t.activity_id = $1 AND t.sku_id = $2 AND t.version = $3
+        )"
+);
+
+// One that was opened again is somebody's work: it stays.
+const FORGET_TASKS: &str = "-- forget_tasks
+    DELETE FROM compensation_task AS t
+    USING (
+        SELECT reservation_id FROM compensation_task
+        WHERE reservation_id = ANY($1) AND closed_at IS NOT NULL
+        ORDER BY reservation_id
+        FOR UPDATE
+    ) AS meant
+    WHERE t.reservation_id = meant.reservation_id";
+
+const STRAY_ORDER: &str = "-- stray_order
+    SELECT reservation_id FROM orders
+    WHERE activity_id = $1 AND sku_id = $2 AND version = $3
+    LIMIT 1";
+
+const FINISH: &str = "-- finish_archive
+    UPDATE version_result SET moved_at = now()
+    WHERE activity_id = $1 AND sku_id = $2 AND version = $3";
+
+const RESULT: &str = "-- version_result
+    SELECT activity_id, sku_id, version, total_stock, redis_left, orders, order_units, cancelled,
+        released, rejected, difference, archived_by, archived_at, moved_at
+    FROM version_result
+    WHERE activity_id = $1 AND sku_id = $2 AND version = $3";
