@@ -7,7 +7,7 @@ use seckill_order_store::{
     CancelOutcome, Decided, ErrorKind, Fence, Moved, OpenWork, ReservationRef, TaskOrigin,
     VersionCounts, VersionResult,
 };
-use seckill_state_machine::{ActivityState, BucketId, OrderId, OrderState, TimestampMs};
+use seckill_state_machine::{ActivityState, OrderId, OrderState, TimestampMs};
 
 use crate::fixture::{Fixture, PATIENCE, RETENTION, fresh, sale, scope, task};
 use crate::parking::letter;
@@ -154,115 +154,123 @@ async fn a_closed_version_moves_as_a_whole_and_its_result_stays() {
     assert_eq!(kept, stored);
 }
 
+const NONE: OpenWork = OpenWork {
+    undecided: 0,
+    tasks: 0,
+    unpublished: 0,
+    discrepancies: 0,
+    windows: 0,
+    transfers: 0,
+    letters: 0,
+};
+
+/// What opens something, what is open then, and what closes it.
+const OPENED: &[(&str, OpenWork, &str)] = &[
+    (
+        "UPDATE compensation_task SET closed_at = NULL, result = NULL WHERE origin = 'REJECTED'",
+        OpenWork { tasks: 5, ..NONE },
+        "UPDATE compensation_task SET closed_at = now(), result = 'done'",
+    ),
+    (
+        "UPDATE compensation_task SET closed_at = NULL, result = NULL, reservation_id = 'other'
+        WHERE origin = 'OVERDUE'",
+        OpenWork {
+            tasks: 1,
+            undecided: 1,
+            ..NONE
+        },
+        "UPDATE compensation_task SET closed_at = now(), result = 'done'",
+    ),
+    (
+        "UPDATE outbox SET published_at = NULL WHERE outbox_id < 3",
+        OpenWork {
+            unpublished: 2,
+            ..NONE
+        },
+        "UPDATE outbox SET published_at = now()",
+    ),
+    (
+        "INSERT INTO reconciliation_run (kind, instance) VALUES ('totals', 'r');
+        INSERT INTO discrepancy (run_kind, kind, activity_id, sku_id, version, bucket_id, detail,
+            first_run_id, last_run_id)
+        SELECT 'totals', 'x', a.activity_id, a.sku_id, a.version, 0, '', run_id, run_id
+        FROM reconciliation_run, activity AS a",
+        OpenWork {
+            discrepancies: 1,
+            ..NONE
+        },
+        "UPDATE discrepancy SET resolved_at = now()",
+    ),
+    (
+        "INSERT INTO recovery_window (activity_id, sku_id, version, bucket_id, run_id, opened_at)
+        SELECT activity_id, sku_id, version, bucket_id, 'r2', now() FROM activity_stock",
+        OpenWork { windows: 2, ..NONE },
+        "UPDATE recovery_window SET opened_at = NULL",
+    ),
+    (
+        "INSERT INTO bucket_transfer (transfer_id, activity_id, sku_id, version, from_bucket_id,
+            to_bucket_id, units, actor, reason, updated_by)
+        SELECT gen_random_uuid(), activity_id, sku_id, version, 0, 1, 1, 'ann', 'hot', 'test'
+        FROM activity",
+        OpenWork {
+            transfers: 1,
+            ..NONE
+        },
+        "UPDATE bucket_transfer SET state = 'ABORTED', closed_at = now()",
+    ),
+    (
+        "INSERT INTO dead_letter (topic, consumer_group, broker_message_id, queue_id, queue_offset,
+            body, properties, reason, error, attempts, activity_id, sku_id, version, bucket_id)
+        SELECT 't', 'g', 'b', 0, 0, '', '{}', 'r', 'e', 1, activity_id, sku_id, version, 0
+        FROM activity",
+        OpenWork { letters: 1, ..NONE },
+        "UPDATE dead_letter SET status = 'DISCARDED', acted_at = now(), acted_by = 'ann',
+            acted_reason = '', outcome = 'discarded'",
+    ),
+];
+
 /// Goal: whatever of a version is open keeps it, and is named.
 #[tokio::test]
 async fn a_version_with_something_open_is_not_archived() {
     let sale = sale(16, 2).await;
     sale.sold().await;
-    let error = sale.archive().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     sale.close().await;
-    assert!(sale.store.open_work(&sale.scope).await.unwrap().is_none());
-
-    let refused = async |expected: OpenWork| {
-        assert_eq!(sale.store.open_work(&sale.scope).await.unwrap(), expected);
+    for (open, expected, close) in OPENED {
+        sale.db.execute(open).await;
+        let found = sale.store.open_work(&sale.scope).await.unwrap();
+        assert_eq!(found, *expected, "{open}");
         let error = sale.archive().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+        assert!(error.to_string().contains(&found.to_string()), "{error}");
         assert_eq!(sale.rows().await.map(|(_, archived)| archived), [0, 0, 0]);
+        sale.db.execute(close).await;
+        assert!(sale.store.open_work(&sale.scope).await.unwrap().is_none());
+    }
+    sale.archive().await.unwrap();
+}
+
+#[tokio::test]
+async fn only_a_closed_version_is_archived_with_figures_that_are_true() {
+    let sale = sale(8, 1).await;
+    sale.sold().await;
+    let refused = async |scope, result: VersionResult, actor| {
+        let archived = sale.store.archive_version(scope, &result, actor).await;
+        archived.unwrap_err().kind()
     };
-    let none = OpenWork::default();
-    let again = task(&sale.request(1), TaskOrigin::HeldAgain);
-    sale.store.open_task(&again).await.unwrap();
-    refused(OpenWork { tasks: 1, ..none }).await;
-    let fresh_one = task(&sale.request(99), TaskOrigin::Overdue);
-    sale.store.open_task(&fresh_one).await.unwrap();
-    let both = OpenWork {
-        tasks: 2,
-        undecided: 1,
-        ..none
-    };
-    refused(both).await;
-    sale.settle().await;
-
-    sale.db
-        .execute("UPDATE outbox SET published_at = NULL WHERE outbox_id = 1")
-        .await;
-    let unpublished = 1;
-    refused(OpenWork {
-        unpublished,
-        ..none
-    })
-    .await;
-    sale.db
-        .execute("UPDATE outbox SET published_at = now()")
-        .await;
-
-    sale.store
-        .park(&letter(Some(&sale.request(1))))
-        .await
-        .unwrap();
-    refused(OpenWork { letters: 1, ..none }).await;
-    sale.store.discard(1, "ann", "done").await.unwrap();
-
-    let bucket = sale.scope.bucket(BucketId::ZERO);
-    sale.store
-        .open_window(&bucket, "r2", "failover")
-        .await
-        .unwrap();
-    refused(OpenWork { windows: 1, ..none }).await;
-    let opened = sale.store.recovery_windows(&sale.scope).await.unwrap()[0].opened_at_ms;
-    sale.store
-        .close_window(&bucket, opened.unwrap())
-        .await
-        .unwrap();
-
-    sale.db
-        .execute(
-            "INSERT INTO bucket_transfer (transfer_id, activity_id, sku_id, version, from_bucket_id,
-                to_bucket_id, units, actor, reason, updated_by)
-            SELECT gen_random_uuid(), activity_id, sku_id, version, 0, 1, 1, 'ann', 'hot', 'test'
-            FROM activity",
-        )
-        .await;
-    refused(OpenWork {
-        transfers: 1,
-        ..none
-    })
-    .await;
-    sale.db.execute("DELETE FROM bucket_transfer").await;
-
-    let discrepancies = 1;
-    sale.db
-        .execute(
-            "INSERT INTO reconciliation_run (kind, instance) VALUES ('totals', 'r');
-            INSERT INTO discrepancy (run_kind, kind, activity_id, sku_id, version, bucket_id, detail,
-                first_run_id, last_run_id)
-            SELECT 'totals', 'x', a.activity_id, a.sku_id, a.version, 0, '', run_id, run_id
-            FROM reconciliation_run, activity AS a",
-        )
-        .await;
-    refused(OpenWork {
-        discrepancies,
-        ..none
-    })
-    .await;
-    sale.db
-        .execute("UPDATE discrepancy SET resolved_at = now()")
-        .await;
-
-    // A result that was counted before the last change is none.
-    let mut stale = sale.result().await;
+    let counted = sale.result().await;
+    let here = &sale.scope;
+    assert_eq!(refused(here, counted, "ann").await, ErrorKind::Conflict);
+    sale.close().await;
+    let mut stale = counted;
     stale.counts.orders += 1;
-    let error = sale.store.archive_version(&sale.scope, &stale, "ann").await;
-    assert_eq!(error.unwrap_err().kind(), ErrorKind::Conflict);
-    let unknown = sale
-        .store
-        .archive_version(&scope(9), &VersionResult::default(), "ann")
-        .await;
-    assert_eq!(unknown.unwrap_err().kind(), ErrorKind::NotFound);
-    let nobody = sale.result().await;
-    let error = sale.store.archive_version(&sale.scope, &nobody, "").await;
-    assert_eq!(error.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(refused(here, stale, "ann").await, ErrorKind::Conflict);
+    assert_eq!(refused(here, counted, "").await, ErrorKind::Invalid);
+    assert_eq!(
+        refused(&scope(9), counted, "ann").await,
+        ErrorKind::NotFound
+    );
+    assert_eq!(sale.store.version_result(here).await.unwrap(), None);
+    assert_eq!(sale.store.open_scopes().await.unwrap().len(), 1);
     sale.archive().await.unwrap();
 }
 
@@ -295,10 +303,8 @@ async fn an_archive_that_broke_off_between_batches_is_gone_on_with() {
     );
     // Whoever looks half way sees every row once.
     sale.assert_conserved().await;
-    assert_eq!(
-        sale.store.archives_under_way().await.unwrap(),
-        [sale.scope.clone()]
-    );
+    let under_way = sale.store.archives_under_way().await.unwrap();
+    assert_eq!(under_way.as_slice(), std::slice::from_ref(&sale.scope));
     assert!(sale.store.open_scopes().await.unwrap().is_empty());
     sale.store.resume_archive(&sale.scope).await.unwrap_err();
 

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use seckill_order_store::{Discrepancy, DiscrepancyFilter, ErrorKind, NewRun, RunOutcome};
+use seckill_order_store::{
+    ActionFilter, ActionRecord, Discrepancy, DiscrepancyFilter, ErrorKind, NewRun, Repairable,
+    RunOutcome,
+};
 use seckill_state_machine::{BucketId, DecisionKind, Quantity};
 use uuid::Uuid;
 
@@ -265,4 +268,159 @@ async fn handing_over_again_leaves_an_open_task_alone() {
         sale.store.hand_over(&asked).await.unwrap();
         assert!(sale.store.finish_task(&task, "released").await.unwrap());
     }
+}
+
+/// Goal: a difference tells what either side said last and what would mend it, and is found by any of
+/// its marks.
+#[tokio::test]
+async fn a_difference_keeps_its_evidence_and_its_repair() {
+    let sale = sale(9, 2).await;
+    let told = |redis: &str, repairable| {
+        Discrepancy::new(
+            "reservation_missing",
+            sale.scope.bucket(BucketId::new(1).unwrap()),
+            Some(reservation_id(1)),
+            "ordered; nothing".to_owned(),
+        )
+        .with_evidence(redis.to_owned(), "order 7, active".to_owned())
+        .with_repair("rebuild_reservation", repairable)
+    };
+    run(&sale, &[told("nothing", Repairable::Automatic)]).await;
+    let filter = |kind: &str, run_kind: &str, n| DiscrepancyFilter {
+        scope: Some(sale.scope.clone()),
+        kind: Some(kind.to_owned()),
+        run_kind: Some(run_kind.to_owned()),
+        reservation_id: Some(reservation_id(n)),
+        after: Some(0),
+    };
+    let found = async |filter: DiscrepancyFilter| {
+        let found = sale.store.open_discrepancies(&filter, 10).await;
+        found.unwrap()
+    };
+    let this = filter("reservation_missing", "totals", 1);
+    let recorded = found(this.clone()).await.remove(0);
+    assert_eq!(recorded.discrepancy, told("nothing", Repairable::Automatic));
+    assert_eq!((recorded.times_seen, recorded.resolved_at_ms), (1, None));
+    assert_eq!(recorded.run_kind, "totals");
+    for other in [
+        filter("contradiction", "totals", 1),
+        filter("reservation_missing", "holders", 1),
+        filter("reservation_missing", "totals", 2),
+        DiscrepancyFilter {
+            after: Some(recorded.id),
+            ..this.clone()
+        },
+        DiscrepancyFilter {
+            scope: Some(scope(2)),
+            ..this.clone()
+        },
+    ] {
+        assert!(found(other.clone()).await.is_empty(), "{other:?}");
+    }
+
+    // What is seen again is told anew, by a run and by whoever only sees it.
+    run(&sale, &[told("tombstone", Repairable::Operator)]).await;
+    let again = found(this.clone()).await.remove(0);
+    assert_eq!(again.discrepancy, told("tombstone", Repairable::Operator));
+    assert_eq!((again.id, again.times_seen), (recorded.id, 2));
+    let last = told("RELEASED", Repairable::None);
+    let new = sale.store.see_again("totals", std::slice::from_ref(&last));
+    assert!(new.await.unwrap().is_empty());
+    assert_eq!(found(this).await[0].discrepancy, last);
+
+    run(&sale, &[]).await;
+    let gone = sale.store.discrepancy(recorded.id).await.unwrap().unwrap();
+    assert!(gone.resolved_at_ms.is_some());
+    assert_eq!(sale.store.discrepancy(recorded.id + 1).await.unwrap(), None);
+}
+
+/// Goal: who did what about a difference, why, and what came of it, can be looked up.
+#[tokio::test]
+async fn an_action_is_on_record_with_its_actor_and_its_outcome() {
+    let sale = sale(9, 1).await;
+    run(&sale, &[total_differs(&sale)]).await;
+    let filter = DiscrepancyFilter::default();
+    let id = sale.store.open_discrepancies(&filter, 1).await.unwrap()[0].id;
+    let first = ActionRecord {
+        discrepancy_id: id,
+        actor: "ann".to_owned(),
+        reason: "seen in the morning".to_owned(),
+        action: "rebuild_reservation".to_owned(),
+        outcome: "rebuilt".to_owned(),
+    };
+    let second = ActionRecord {
+        actor: "reconciler-0".to_owned(),
+        outcome: "already there".to_owned(),
+        ..first.clone()
+    };
+    let number = sale.store.record_action(&first).await.unwrap();
+    sale.store.record_action(&second).await.unwrap();
+    let listed = async |filter: ActionFilter| {
+        let actions = sale.store.actions(&filter, 10).await.unwrap();
+        actions.into_iter().map(|a| a.record).collect::<Vec<_>>()
+    };
+    let both = [first.clone(), second.clone()];
+    assert_eq!(listed(ActionFilter::default()).await, both);
+    let of = |discrepancy_id, scope, after| ActionFilter {
+        discrepancy_id,
+        scope,
+        after,
+    };
+    assert_eq!(
+        listed(of(Some(id), Some(sale.scope.clone()), None)).await,
+        both
+    );
+    assert_eq!(listed(of(None, None, Some(number))).await, [second]);
+    assert!(listed(of(Some(id + 1), None, None)).await.is_empty());
+    assert!(listed(of(None, Some(scope(2)), None)).await.is_empty());
+
+    let nobody = ActionRecord {
+        actor: String::new(),
+        ..first.clone()
+    };
+    let error = sale.store.record_action(&nobody).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let unknown = ActionRecord {
+        discrepancy_id: id + 1,
+        ..first
+    };
+    let error = sale.store.record_action(&unknown).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+/// Goal: the pages of the buckets together are the pages of the version, each in its own bucket.
+#[tokio::test]
+async fn a_buckets_decisions_are_paged_without_those_of_its_neighbours() {
+    let sale = sale(60, 3).await;
+    for n in 0..50 {
+        let mut asked = sale.request(n);
+        let bucket = u32::try_from(n * 7 % 3).unwrap();
+        asked.bucket = sale.scope.bucket(BucketId::new(bucket).unwrap());
+        sale.decide(&asked).await;
+    }
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        let bucket = sale.scope.bucket(BucketId::new(n).unwrap());
+        let mut after = None;
+        loop {
+            let page = sale
+                .store
+                .decisions_of_bucket_page(&bucket, after.as_ref(), 7)
+                .await
+                .unwrap();
+            let Some(last) = page.last() else { break };
+            assert!(page.iter().all(|record| record.bucket == bucket));
+            after = Some(last.reservation_id.clone());
+            ids.extend(page.into_iter().map(|record| record.reservation_id));
+        }
+    }
+    ids.sort_unstable();
+    let version = sale.store.decisions_page(&sale.scope, None, 100).await;
+    let version: Vec<_> = version
+        .unwrap()
+        .into_iter()
+        .map(|record| record.reservation_id)
+        .collect();
+    assert_eq!(ids, version);
+    assert_eq!(ids.len(), 50);
 }

@@ -1,9 +1,9 @@
 //! What operators do about parked messages, and that a failed replay is not hidden by it.
 
 use seckill_order_store::{ErrorKind, LetterFilter, LetterStatus, ParkedLetter};
-use seckill_state_machine::{ReservationId, TimestampMs};
+use seckill_state_machine::TimestampMs;
 
-use crate::fixture::{Fixture, sale, scope};
+use crate::fixture::{Fixture, reservation_id, sale, scope};
 use crate::parking::letter;
 
 impl Fixture {
@@ -100,9 +100,9 @@ async fn a_discarded_letter_stays_discarded_and_its_reservation_keeps_its_task()
     assert!(!sale.discarded(other).await);
 }
 
-#[tokio::test]
-async fn every_part_of_a_filter_narrows_the_list() {
-    let sale = sale(5, 1).await;
+/// Three letters: an old open one, a discarded one, and one of another topic, group and reason that
+/// names no reservation.
+async fn three_letters(sale: &Fixture) -> [i64; 3] {
     let (first, second) = (sale.park(1).await, sale.park(2).await);
     let mut event = letter(None);
     event.topic = "seckill-order-event".to_owned();
@@ -116,85 +116,57 @@ async fn every_part_of_a_filter_narrows_the_list() {
             "UPDATE dead_letter SET last_parked_at = '2020-01-01' WHERE letter_id = {first}"
         ))
         .await;
-    let third = second + 1;
-    let at = TimestampMs::new(1_600_000_000_000);
-    let of = |change: fn(&mut LetterFilter)| {
-        let mut filter = LetterFilter::default();
-        change(&mut filter);
-        filter
-    };
-    let cases = [
-        (LetterFilter::default(), vec![first, second, third]),
+    [first, second, second + 1]
+}
+
+#[tokio::test]
+async fn every_part_of_a_filter_narrows_the_list() {
+    type Change = Box<dyn Fn(&mut LetterFilter)>;
+    let sale = sale(5, 1).await;
+    let [first, second, third] = three_letters(&sale).await;
+    let at = Some(TimestampMs::new(1_600_000_000_000));
+    let word = |text: &str| Some(text.to_owned());
+    let (reason, topic) = (word("attempts_exhausted"), word("seckill-order-request"));
+    let group = word("compensation-worker");
+    let cases: [(Change, Vec<i64>); 13] = [
+        (Box::new(|_| {}), vec![first, second, third]),
         (
-            LetterFilter {
-                ids: Some(vec![third, first, 99]),
-                ..LetterFilter::default()
-            },
+            Box::new(move |f| f.ids = Some(vec![third, first, 99])),
             vec![first, third],
         ),
+        (Box::new(|f| f.ids = Some(Vec::new())), vec![]),
+        (Box::new(move |f| f.reason.clone_from(&reason)), vec![third]),
         (
-            LetterFilter {
-                ids: Some(Vec::new()),
-                ..LetterFilter::default()
-            },
-            vec![],
-        ),
-        (
-            of(|f| f.reason = Some("attempts_exhausted".to_owned())),
-            vec![third],
-        ),
-        (
-            of(|f| f.topic = Some("seckill-order-request".to_owned())),
+            Box::new(move |f| f.topic.clone_from(&topic)),
             vec![first, second],
         ),
+        (Box::new(move |f| f.group.clone_from(&group)), vec![third]),
+        (Box::new(|f| f.scope = Some(scope(1))), vec![first, second]),
+        (Box::new(|f| f.scope = Some(scope(2))), vec![]),
         (
-            of(|f| f.group = Some("compensation-worker".to_owned())),
-            vec![third],
-        ),
-        (of(|f| f.scope = Some(scope(1))), vec![first, second]),
-        (of(|f| f.scope = Some(scope(2))), vec![]),
-        (
-            of(|f| f.reservation = Some(crate::fixture::reservation_id(2))),
+            Box::new(|f| f.reservation = Some(reservation_id(2))),
             vec![second],
         ),
         (
-            of(|f| f.status = Some(LetterStatus::Discarded)),
-            vec![second],
-        ),
-        (
-            of(|f| f.status = Some(LetterStatus::Open)),
+            Box::new(|f| f.status = Some(LetterStatus::Open)),
             vec![first, third],
         ),
+        (Box::new(move |f| f.parked_after = at), vec![second, third]),
+        (Box::new(move |f| f.parked_before = at), vec![first]),
         (
-            LetterFilter {
-                parked_after: Some(at),
-                ..LetterFilter::default()
-            },
-            vec![second, third],
-        ),
-        (
-            LetterFilter {
-                parked_before: Some(at),
-                ..LetterFilter::default()
-            },
-            vec![first],
-        ),
-        (
-            LetterFilter {
-                after_id: Some(first),
-                limit: Some(1),
-                ..LetterFilter::default()
-            },
+            Box::new(move |f| (f.after_id, f.limit) = (Some(first), Some(1))),
             vec![second],
         ),
     ];
-    for (filter, expected) in cases {
+    for (change, expected) in cases {
+        let mut filter = LetterFilter::default();
+        change(&mut filter);
         let found = sale.store.letters(&filter).await.unwrap();
         let ids: Vec<i64> = found.iter().map(|letter| letter.id).collect();
         assert_eq!(ids, expected, "{filter:?}");
     }
     let listed = &sale.store.letters(&LetterFilter::default()).await.unwrap()[0];
-    let expected: Option<ReservationId> = Some(crate::fixture::reservation_id(1));
+    let expected = Some(reservation_id(1));
     assert_eq!((&listed.reservation_id, listed.body_bytes), (&expected, 4));
 }
 

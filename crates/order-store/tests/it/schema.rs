@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use seckill_order_store::{
-    Error, ErrorKind, LetterFilter, ReservationRef, Store, TaskOrigin, migrate,
+    DiscrepancyFilter, Error, ErrorKind, LetterFilter, ReservationRef, Store, TaskOrigin, migrate,
 };
 use seckill_test_support::TestDatabase;
 
@@ -111,6 +111,11 @@ async fn a_schema_may_be_expanded_under_a_running_program() {
             .await?;
         sale.store.decisions(std::slice::from_ref(id)).await?;
         sale.store.letters(&LetterFilter::default()).await?;
+        sale.store.recovery_windows(&sale.scope).await?;
+        sale.store.version_result(&sale.scope).await?;
+        let found = DiscrepancyFilter::default();
+        sale.store.open_discrepancies(&found, 1).await?;
+        sale.store.decisions_page(&sale.scope, None, 1).await?;
         sale.store.open_scopes().await?;
         sale.store.activities(None).await?;
         sale.store.activity(&sale.scope).await
@@ -124,6 +129,11 @@ async fn a_schema_may_be_expanded_under_a_running_program() {
         "outbox",
         "dead_letter",
         "compensation_task",
+        "discrepancy",
+        "recovery_window",
+        "version_result",
+        "reservation_decision_archive",
+        "orders_archive",
     ] {
         let expand = format!("ALTER TABLE {table} ADD COLUMN of_the_future bigint");
         sale.db.execute(&expand).await;
@@ -250,6 +260,46 @@ const FORBIDDEN: &[(&str, &str)] = &[
     (
         "UPDATE outbox SET order_id = NULL",
         "outbox_created_has_order",
+    ),
+    (
+        "UPDATE outbox SET kind = 'ORDER_CANCELLED', order_id = NULL",
+        "outbox_created_has_order",
+    ),
+    (
+        "INSERT INTO patience_watch DEFAULT VALUES",
+        "patience_watch_pkey",
+    ),
+    (
+        "INSERT INTO patience_watch (only_row) VALUES (false)",
+        "patience_watch_only_row",
+    ),
+    (
+        "INSERT INTO standstill (began_at, ended_at, cause) VALUES (now(), now(), 'x')",
+        "standstill_forward",
+    ),
+    (
+        "INSERT INTO recovery_window (activity_id, sku_id, version, bucket_id, run_id, end_queues,
+            end_offsets)
+        SELECT activity_id, sku_id, version, 0, 'r1', '{}', '{}' FROM activity",
+        "recovery_window_ends_while_open",
+    ),
+    (
+        "INSERT INTO recovery_window (activity_id, sku_id, version, bucket_id, run_id, opened_at,
+            end_queues, end_offsets)
+        SELECT activity_id, sku_id, version, 0, 'r1', now(), '{q0,q1}', '{7}' FROM activity",
+        "recovery_window_ends_paired",
+    ),
+    (
+        "INSERT INTO dead_letter (topic, consumer_group, broker_message_id, queue_id, queue_offset,
+            body, properties, reason, error, attempts, status)
+        VALUES ('t', 'g', 'b', 0, 0, '', '{}', 'r', 'e', 1, 'REPLAYED')",
+        "dead_letter_action_whole",
+    ),
+    (
+        "INSERT INTO version_result (activity_id, sku_id, version, total_stock, orders, order_units,
+            cancelled, released, rejected, difference, archived_by)
+        SELECT activity_id, sku_id, version, 5, -1, 1, 0, 0, 0, 0, 'ann' FROM activity",
+        "version_result_counts_not_negative",
     ),
 ];
 
