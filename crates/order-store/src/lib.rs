@@ -9,6 +9,11 @@
 //! writes into the very table that `decide` writes first, so that a late message can never turn a
 //! released unit into an order.
 //!
+//! Around it stands what an operator or the reconciler does about a version: cancelling an order,
+//! patience that stands still while nobody could decide, recovery windows, differences and dead
+//! letters with what was done about them, and the archive, which a version enters only when it has
+//! nothing open and from which nothing can be sold.
+//!
 //! It never talks to Redis or to the message bus, and never takes a time-out for a refusal.
 
 mod activities;
