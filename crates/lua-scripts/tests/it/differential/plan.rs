@@ -1,8 +1,11 @@
-//! What a random sequence is made of: calls, and damage to what they depend on.
+//! What a random sequence is made of: calls, and damage to what they depend on in between.
 
 use proptest::prelude::*;
 use proptest::sample::select;
+use seckill_lua_scripts::Recovery;
 use seckill_state_machine::{ActivityState, ReservationStatus};
+
+use super::damage::{Damage, Place, any_place, fault};
 
 /// A reservation, resolved against the state when its turn comes.
 #[derive(Debug, Clone, Copy)]
@@ -11,32 +14,16 @@ pub enum Target {
     Pool(usize),
 }
 
-/// A key that is damaged.
+/// A reservation as PostgreSQL knows it: a buyer's, with the id that belongs to it or another one.
 #[derive(Debug, Clone)]
-pub enum Place {
-    Meta,
-    Stock,
-    Requests(usize),
-    Marker(usize),
-    Reservation(Target),
-    SendPending,
-    ReservationExpiry,
-    SoldOut,
-}
-
-/// How.
-#[derive(Debug, Clone)]
-pub enum Damage {
-    Lost,
-    WrongType(usize),
-    Text(String),
-    Field(&'static str, String),
-    /// A time relative to the sale's start.
-    TimeField(&'static str, i64),
-    FieldLost(&'static str),
-    /// Counters that add up: units in all, and units left.
-    Counters(u32, u32),
-    Member(usize, i64),
+pub struct Known {
+    pub user: usize,
+    pub request: usize,
+    pub id: Option<Target>,
+    pub units: u32,
+    pub order: u8,
+    pub traced: bool,
+    pub reserved_at: i64,
 }
 
 /// One step of a sequence.
@@ -61,6 +48,32 @@ pub enum Op {
         target: Target,
         owner: bool,
         user: usize,
+        waiting: Option<Known>,
+        at: i64,
+    },
+    Cancel {
+        target: Target,
+        owner: bool,
+        user: usize,
+        order: u8,
+        waiting: Option<Known>,
+        at: i64,
+    },
+    Rebuild {
+        known: Known,
+        at: i64,
+    },
+    Tombstone {
+        known: Known,
+        cancelled: bool,
+        at: i64,
+    },
+    RepairMarker {
+        target: Target,
+        owner: bool,
+        user: usize,
+        /// What the caller read: the truth, nothing, or something else.
+        read: u8,
         at: i64,
     },
     Transition {
@@ -81,7 +94,17 @@ pub enum Op {
         stock: u64,
         at: i64,
     },
+    Initialise {
+        stock: u64,
+        at: i64,
+    },
     SetState(ActivityState),
+    SetRecovery(Recovery, Option<Recovery>),
+    Extend {
+        places: Vec<Place>,
+        until: i64,
+        at: i64,
+    },
     Fault(Place, Damage),
 }
 
@@ -93,60 +116,7 @@ pub fn request_name(index: usize) -> &'static str {
     ["q0", "q1", "q2", "q3"][index]
 }
 
-impl Damage {
-    /// Whether the key is made anew, without its expiry.
-    pub const fn replaces(&self) -> bool {
-        matches!(self, Self::WrongType(_) | Self::Text(_))
-    }
-
-    /// The commands that do it.
-    pub fn commands(&self, key: &str, starts: i64) -> Vec<Vec<String>> {
-        let command = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
-        match self {
-            Self::Lost => vec![command(&["DEL", key])],
-            Self::WrongType(kind) => {
-                let write = match kind % 4 {
-                    0 => command(&["SET", key, "{x}"]),
-                    1 => command(&["HSET", key, "x", "y"]),
-                    2 => command(&["ZADD", key, "1", "x"]),
-                    _ => command(&["RPUSH", key, "x"]),
-                };
-                vec![command(&["DEL", key]), write]
-            }
-            Self::Text(text) => vec![command(&["SET", key, text])],
-            Self::Field(field, value) => vec![command(&["HSET", key, field, value])],
-            Self::TimeField(field, offset) => {
-                vec![command(&[
-                    "HSET",
-                    key,
-                    field,
-                    &(starts + offset).to_string(),
-                ])]
-            }
-            Self::Counters(initial, available) => {
-                let reserved = (initial - available).to_string();
-                let (initial, available) = (initial.to_string(), available.to_string());
-                vec![command(&[
-                    "HSET",
-                    key,
-                    "initial",
-                    &initial,
-                    "available",
-                    &available,
-                    "reserved",
-                    &reserved,
-                ])]
-            }
-            Self::FieldLost(field) => vec![command(&["HDEL", key, field])],
-            Self::Member(index, score) => {
-                let id = crate::world::derived(buyer(index % 3), request_name(index / 3 % 4));
-                vec![command(&["ZADD", key, &score.to_string(), id.as_str()])]
-            }
-        }
-    }
-}
-
-fn target() -> impl Strategy<Value = Target> {
+pub fn target() -> impl Strategy<Value = Target> {
     prop_oneof![
         9 => (0_usize..12).prop_map(Target::Existing),
         1 => (0_usize..12).prop_map(Target::Pool),
@@ -159,174 +129,6 @@ fn instant() -> impl Strategy<Value = i64> {
         12 => Just(5_000_i64),
         4 => select(vec![-1, 0, 1, 9_999, 10_000, 10_001]),
         2 => select(vec![49_999, 50_000, 89_999, 90_000, 99_999, 100_000]),
-    ]
-}
-
-fn texts(words: &'static [&'static str]) -> impl Strategy<Value = String> {
-    select(words).prop_map(str::to_owned)
-}
-
-const JUNK: &[&str] = &[
-    "",
-    "0",
-    "1",
-    "2",
-    "7",
-    "-1",
-    "01",
-    "1.5",
-    "1e3",
-    "nan",
-    "x",
-    "1000000000000000",
-    "0x1",
-    " 1",
-];
-
-const RESERVATION: [&str; 9] = [
-    "reservation_id",
-    "request_id",
-    "user_id",
-    "quantity",
-    "status",
-    "message_id",
-    "order_id",
-    "send_attempts",
-    "expires_at_ms",
-];
-
-const META: [&str; 9] = [
-    "activity_id",
-    "sku_id",
-    "bucket_id",
-    "version",
-    "state",
-    "starts_at_ms",
-    "ends_at_ms",
-    "retention_until_ms",
-    "recovery",
-];
-
-const STOCK: [&str; 4] = ["initial", "available", "reserved", "released_total"];
-
-fn meta_damage() -> impl Strategy<Value = Damage> {
-    let set = |field, words| texts(words).prop_map(move |value| Damage::Field(field, value));
-    prop_oneof![
-        3 => set("recovery", &["", "window", "rebuild", "odd"]),
-        3 => set("state", &["PREPARED", "ACTIVE", "PAUSED", "CLOSED", "x"]),
-        2 => set("version", &["7", "8", ""]),
-        1 => set("sku_id", &["S1", "S2"]),
-        1 => set("bucket_id", &["0", "1"]),
-        2 => (select(vec!["starts_at_ms", "ends_at_ms", "retention_until_ms"]),
-              select(vec![-1_i64, 0, 5_000, 5_001, 10_000, 50_000, 100_000]))
-            .prop_map(|(field, offset)| Damage::TimeField(field, offset)),
-        1 => (select(vec!["starts_at_ms", "ends_at_ms", "retention_until_ms"]), texts(JUNK))
-            .prop_map(|(field, value)| Damage::Field(field, value)),
-        1 => select(META.to_vec()).prop_map(Damage::FieldLost),
-    ]
-}
-
-fn stock_damage() -> impl Strategy<Value = Damage> {
-    prop_oneof![
-        5 => (0_u32..3).prop_map(|available| Damage::Counters(4, available)),
-        4 => (select(STOCK.to_vec()), texts(JUNK)).prop_map(|(f, v)| Damage::Field(f, v)),
-        1 => select(STOCK.to_vec()).prop_map(Damage::FieldLost),
-    ]
-}
-
-fn reservation_damage() -> impl Strategy<Value = Damage> {
-    let statuses = &[
-        "RESERVED",
-        "SEND_UNKNOWN",
-        "ENQUEUED",
-        "ORDER_CREATED",
-        "REJECTED",
-        "RELEASE_PENDING",
-        "RELEASED",
-        "ORDER_CANCELLED",
-        "PAID",
-        "",
-    ];
-    prop_oneof![
-        6 => texts(statuses).prop_map(|value| Damage::Field("status", value)),
-        2 => texts(&["u0", "u1", "u2"]).prop_map(|value| Damage::Field("user_id", value)),
-        2 => texts(&["q0", "q1", "q2"]).prop_map(|value| Damage::Field("request_id", value)),
-        2 => (select(vec!["quantity", "send_attempts"]), texts(JUNK))
-            .prop_map(|(field, value)| Damage::Field(field, value)),
-        1 => (select(vec!["message_id", "order_id", "reservation_id"]), texts(&["", "other", "order-1"]))
-            .prop_map(|(field, value)| Damage::Field(field, value)),
-        2 => select(RESERVATION.to_vec()).prop_map(Damage::FieldLost),
-    ]
-}
-
-fn remembered_damage() -> impl Strategy<Value = (usize, Damage)> {
-    let good = crate::world::derived("u0", "q0");
-    let accepted = format!("0|{good}|3|QUEUED|u0|1");
-    let held = format!("10|{good}|3||u1|1");
-    let mut words: Vec<String> = [
-        "",
-        "abc|x|y|z|u1|1",
-        "0|x|9|QUEUED",
-        "0|x|1e3|QUEUED|u1|1",
-        "0|x|9|QUEUED|u1|1",
-        "0||9|QUEUED|u1|1",
-        "15||0||u0|1",
-        "15||0||u1|2",
-        "11||4||u2|1",
-        "16||9||u1|1",
-        "15|x|0||u1|1",
-        "15||00||u1|1",
-        "15||0||u1|0",
-        "15||0|QUEUED|u1|1",
-        "99||0||u1|1",
-        "15||0||u1|1|1",
-        "21||0||u0|1",
-    ]
-    .iter()
-    .map(ToString::to_string)
-    .collect();
-    words.extend([accepted, held]);
-    (0_usize..4, select(words)).prop_map(|(index, value)| {
-        let field = request_name(index);
-        (index, Damage::Field(field, value))
-    })
-}
-
-fn any_place() -> impl Strategy<Value = Place> {
-    prop_oneof![
-        Just(Place::Meta),
-        Just(Place::Stock),
-        (0_usize..4).prop_map(Place::Requests),
-        (0_usize..3).prop_map(Place::Marker),
-        target().prop_map(Place::Reservation),
-        Just(Place::SendPending),
-        Just(Place::ReservationExpiry),
-        Just(Place::SoldOut),
-    ]
-}
-
-fn marker_text() -> impl Strategy<Value = String> {
-    let mut words = vec![String::new(), "a|b".to_owned(), "{x}".to_owned()];
-    words.extend((0..3).map(|index| crate::world::derived(buyer(index), "q0").to_string()));
-    select(words)
-}
-
-fn fault() -> impl Strategy<Value = Op> {
-    let index = prop_oneof![Just(Place::SendPending), Just(Place::ReservationExpiry)];
-    prop_oneof![
-        4 => meta_damage().prop_map(|damage| Op::Fault(Place::Meta, damage)),
-        4 => stock_damage().prop_map(|damage| Op::Fault(Place::Stock, damage)),
-        4 => (target(), reservation_damage())
-            .prop_map(|(target, damage)| Op::Fault(Place::Reservation(target), damage)),
-        3 => remembered_damage().prop_map(|(i, damage)| Op::Fault(Place::Requests(i), damage)),
-        3 => any_place().prop_map(|place| Op::Fault(place, Damage::Lost)),
-        2 => Just(Op::Fault(Place::SendPending, Damage::Lost)),
-        2 => (any_place(), 0_usize..4).prop_map(|(p, kind)| Op::Fault(p, Damage::WrongType(kind))),
-        2 => (0_usize..3, marker_text())
-            .prop_map(|(user, text)| Op::Fault(Place::Marker(user), Damage::Text(text))),
-        1 => Just(Op::Fault(Place::SoldOut, Damage::Text("1".to_owned()))),
-        2 => (index, 0_usize..12, select(vec![1_i64, 5]))
-            .prop_map(|(place, member, score)| Op::Fault(place, Damage::Member(member, score))),
     ]
 }
 
@@ -384,16 +186,70 @@ fn step() -> impl Strategy<Value = Op> {
     )
 }
 
+fn known() -> impl Strategy<Value = Known> {
+    let id = prop_oneof![9 => Just(None), 1 => target().prop_map(Some)];
+    let units = prop_oneof![5 => Just(1_u32), 2 => Just(2), 1 => Just(4)];
+    let at = prop_oneof![9 => Just(4_000_i64), 1 => Just(i64::MIN)];
+    (
+        0_usize..3,
+        0_usize..4,
+        id,
+        units,
+        1_u8..3,
+        any::<bool>(),
+        at,
+    )
+        .prop_map(
+            |(user, request, id, units, order, traced, reserved_at)| Known {
+                user,
+                request,
+                id,
+                units,
+                order,
+                traced,
+                reserved_at,
+            },
+        )
+}
+
+fn waiting() -> impl Strategy<Value = Option<Known>> {
+    prop::option::weighted(0.6, known())
+}
+
+fn recovery() -> impl Strategy<Value = Recovery> {
+    select(vec![Recovery::None, Recovery::Window, Recovery::Rebuild])
+}
+
 fn operation() -> impl Strategy<Value = Op> {
     prop_oneof![
         10 => reserve(),
         6 => step(),
-        4 => (target(), prop::bool::weighted(0.8), 0_usize..3, instant())
-            .prop_map(|(target, owner, user, at)| Op::Compensate { target, owner, user, at }),
+        4 => (target(), prop::bool::weighted(0.8), 0_usize..3, waiting(), instant())
+            .prop_map(|(target, owner, user, waiting, at)| {
+                Op::Compensate { target, owner, user, waiting, at }
+            }),
+        3 => (target(), prop::bool::weighted(0.8), 0_usize..3, 1_u8..3, waiting(), instant())
+            .prop_map(|(target, owner, user, order, waiting, at)| {
+                Op::Cancel { target, owner, user, order, waiting, at }
+            }),
+        4 => (known(), instant()).prop_map(|(known, at)| Op::Rebuild { known, at }),
+        3 => (known(), any::<bool>(), instant())
+            .prop_map(|(known, cancelled, at)| Op::Tombstone { known, cancelled, at }),
+        3 => (target(), prop::bool::weighted(0.8), 0_usize..3,
+              prop_oneof![5 => Just(0_u8), 1 => Just(1), 1 => Just(2)], instant())
+            .prop_map(|(target, owner, user, read, at)| {
+                Op::RepairMarker { target, owner, user, read, at }
+            }),
         3 => (target(), prop::bool::weighted(0.8), select(vec![5_i64, 9_999]))
             .prop_map(|(target, current, lease)| Op::Claim { target, current, lease }),
         1 => (0_u64..5, instant()).prop_map(|(stock, at)| Op::Preheat { stock, at }),
+        1 => (0_u64..5, instant()).prop_map(|(stock, at)| Op::Initialise { stock, at }),
         1 => select(ActivityState::ALL.to_vec()).prop_map(Op::SetState),
+        1 => (recovery(), prop::option::of(recovery()))
+            .prop_map(|(recovery, expected)| Op::SetRecovery(recovery, expected)),
+        1 => (prop::collection::vec(any_place(), 1..5), select(vec![50_000_i64, 100_001, 200_000]),
+              instant())
+            .prop_map(|(places, until, at)| Op::Extend { places, until, at }),
     ]
 }
 
@@ -413,4 +269,12 @@ fn round() -> impl Strategy<Value = Vec<Op>> {
 /// A whole sequence.
 pub fn sequence() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(round(), 1..=25).prop_map(|rounds| rounds.into_iter().flatten().collect())
+}
+
+/// A sequence in which nothing is ever damaged.
+pub fn undamaged_sequence() -> impl Strategy<Value = Vec<Op>> {
+    sequence().prop_map(|mut ops| {
+        ops.retain(|op| !matches!(op, Op::Fault(..)));
+        ops
+    })
 }

@@ -7,7 +7,7 @@ use seckill_state_machine::{
 use seckill_test_support::Dump;
 
 use super::store::{
-    Damaged, Fields, add_member, hash, members, number, set_fields, set_text, text,
+    Damaged, Fields, add_member, ensure_expiry, hash, members, number, set_fields, set_text, text,
 };
 
 fn answer(code: Code) -> ReserveReply {
@@ -267,6 +267,7 @@ fn remember(dump: &mut Dump, call: &Call<'_>, meta: &Meta, reply: &ReserveReply)
     );
     let field = call.call.request_id.as_str();
     set_fields(dump, &call.request_key, &[(field, packed)], meta.retention);
+    ensure_expiry(dump, &call.request_key, meta.retention);
 }
 
 fn existing(

@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 
 use seckill_key_layout::{BucketKeys, KeyKind};
+use seckill_state_machine::ReservationStatus;
 use seckill_test_support::{Content, Dump, Entry};
+
+/// The default retention, in milliseconds.
+pub const WEEK_MS: i64 = 7 * 24 * 3_600_000;
 
 /// A call that fails whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +85,25 @@ pub fn remove_member(dump: &mut Dump, key: &str, member: &str) {
     }
 }
 
+/// Gives a key that has no expiry one.
+pub fn ensure_expiry(dump: &mut Dump, key: &str, expiry: i64) {
+    if let Some(entry) = dump.0.get_mut(key) {
+        entry.expires_at_ms.get_or_insert(expiry);
+    }
+}
+
+/// A stored state: known, absent, or a word that makes the answer unreadable.
+pub fn stored_status(fields: &Fields) -> Result<Option<ReservationStatus>, Damaged> {
+    match fields.get("status").map(String::as_str) {
+        None | Some("") => Ok(None),
+        Some(word) => word.parse().map(Some).map_err(|_| Damaged),
+    }
+}
+
+pub fn is(fields: &Fields, field: &str, value: &str) -> bool {
+    fields.get(field).is_some_and(|found| found == value)
+}
+
 /// A canonical non-negative integer of at most 15 digits.
 pub fn number(text: Option<&String>) -> Option<i64> {
     let text = text?;
@@ -106,4 +129,26 @@ pub fn has_wrong_type(dump: &Dump, keys: &BucketKeys) -> bool {
                 )
         )
     })
+}
+
+/// I3: the counters add up, and `reserved` is what the reservations hold.
+pub fn holders_match(dump: &Dump, keys: &BucketKeys) -> bool {
+    let stock = dump.hash(&keys.stock());
+    let [Some(initial), Some(available), Some(reserved)] =
+        ["initial", "available", "reserved"].map(|name| number(stock.get(name)))
+    else {
+        return false;
+    };
+    let held: i64 = dump
+        .0
+        .keys()
+        .filter(|key| matches!(keys.kind_of(key), Some(KeyKind::Reservation(_))))
+        .map(|key| dump.hash(key))
+        .filter(|fields| {
+            let status = stored_status(fields).ok().flatten();
+            status.is_none_or(ReservationStatus::holds_units)
+        })
+        .map(|fields| number(fields.get("quantity")).unwrap_or(i64::MAX / 64))
+        .sum();
+    initial == available + reserved && reserved == held
 }
