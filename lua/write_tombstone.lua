@@ -1,14 +1,15 @@
 -- Records the end of a reservation that Redis lost: it was rejected, released or cancelled.
 --
 -- Without it a repeat of the request would be accepted afresh and hold a unit until somebody notices.
--- It moves no counters and sets no marker: the reservation holds nothing.
+-- It moves no counters, and a marker that still names the reservation goes: it holds nothing.
 --
 -- KEYS[1] meta               hash
 -- KEYS[2] stock              hash, read alone
 -- KEYS[3] req:<shard>        hash
--- KEYS[4] resv:<id>          hash
--- KEYS[5] send_pending       zset
--- KEYS[6] reservation_expiry zset
+-- KEYS[4] user:<user_id>     string, reservation_id
+-- KEYS[5] resv:<id>          hash
+-- KEYS[6] send_pending       zset
+-- KEYS[7] reservation_expiry zset
 --
 -- ARGV[1] reservation_id
 -- ARGV[2] request_id
@@ -45,9 +46,10 @@ local call = redis.call
 
 local stock_key = KEYS[2]
 local request_key = KEYS[3]
-local reservation_key = KEYS[4]
-local pending_key = KEYS[5]
-local expiry_key = KEYS[6]
+local user_key = KEYS[4]
+local reservation_key = KEYS[5]
+local pending_key = KEYS[6]
+local expiry_key = KEYS[7]
 local lost = lost_from(1)
 local now = clock(ARGV[14])
 
@@ -58,6 +60,7 @@ end
 -- Also for their types: no write may fail once the first has happened.
 local stock = counters(stock_key)
 local remembered = call('HGET', request_key, lost.request_id)
+local marker = call('GET', user_key)
 call('ZCARD', pending_key)
 call('ZCARD', expiry_key)
 
@@ -74,6 +77,9 @@ end
 local code, owner = string.match(remembered or '', '^(%d+)|[^|]*|[^|]*|[^|]*|([^|]*)|')
 if not code or (code ~= '0' and owner == lost.user_id) then
   remember_accepted(lost, request_key, retention, stock and stock.available or 0)
+end
+if marker == lost.reservation_id then
+  call('DEL', user_key)
 end
 call('ZREM', pending_key, lost.reservation_id)
 call('ZREM', expiry_key, lost.reservation_id)

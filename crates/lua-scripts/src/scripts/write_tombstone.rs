@@ -65,7 +65,7 @@ pub struct TombstoneReply {
 impl Script for WriteTombstone<'_> {
     type Reply = TombstoneReply;
     const KIND: Kind = Kind::WriteTombstone;
-    const KEYS: usize = 6;
+    const KEYS: usize = 7;
     const ARGS: usize = LOST_ARGS + 2;
 
     fn keys(&self, out: &mut Vec<Value>) {
@@ -73,6 +73,7 @@ impl Script for WriteTombstone<'_> {
             self.keys.meta().into(),
             self.keys.stock().into(),
             self.keys.request(self.request_id).into(),
+            self.keys.user(self.user_id).into(),
             self.keys.reservation(self.reservation_id).into(),
             self.keys.send_pending().into(),
             self.keys.reservation_expiry().into(),

@@ -8,6 +8,9 @@ mod damage;
 mod plan;
 mod recovery;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use seckill_lua_scripts::{
@@ -28,9 +31,13 @@ use plan::{Op, Target, buyer, request_name};
 /// 35 s on a busy one.
 const CASES: u32 = 600;
 
+/// How often each script gave each answer.
+type Reached = RefCell<BTreeMap<String, usize>>;
+
 /// The bucket of one run.
 struct Run<'a> {
     world: &'a World,
+    reached: &'a Reached,
     connection: RedisConnection,
     times: Times,
 }
@@ -62,24 +69,29 @@ fn check(cases: u32, undamaged: bool, sequences: &impl Strategy<Value = Vec<Op>>
         ..Config::default()
     };
     let calls = std::cell::Cell::new(0_usize);
+    let reached = Reached::default();
     let mut runner = TestRunner::new(config);
     let result = runner.run(sequences, |ops| {
         calls.set(calls.get() + ops.len());
         runtime
-            .block_on(run(&world, &ops, undamaged))
+            .block_on(run(&world, &reached, &ops, undamaged))
             .map_err(TestCaseError::fail)
     });
     println!("{} operations in {cases} sequences", calls.get());
     if let Err(error) = result {
         panic!("{error}");
     }
+    for (answer, count) in reached.borrow().iter() {
+        println!("{count:>6} {answer}");
+    }
 }
 
-async fn run(world: &World, ops: &[Op], undamaged: bool) -> Result<(), String> {
+async fn run(world: &World, reached: &Reached, ops: &[Op], undamaged: bool) -> Result<(), String> {
     // A day ahead, so that nothing expires for real while the test's clock stands where it likes.
     let base = world.times.starts + 24 * 3_600_000;
     let mut run = Run {
         world,
+        reached,
         connection: world.server.connection().await.unwrap(),
         times: Times {
             starts: base,
@@ -332,6 +344,9 @@ impl Run<'_> {
         reply: Result<R, Error>,
         same: impl Fn(&M, &R) -> bool,
     ) -> Result<(), String> {
+        let answered = format!("{reply:?}");
+        let head = answered.split(',').next().unwrap_or_default().to_owned();
+        *self.reached.borrow_mut().entry(head).or_default() += 1;
         let after = self.world.server.dump().await;
         let failed_whole = |error: &Error| error.kind() == ErrorKind::Broken && after == *before;
         let agrees = match (&answer, &reply) {

@@ -6,14 +6,20 @@
     reason = "all of this is test code; outside of test functions the lints' own exception ends"
 )]
 
+mod answers;
+mod cancels;
 mod client;
 mod cluster;
 mod codes;
 mod concurrency;
+mod control;
+mod damage;
 mod differential;
 mod faults;
 mod model;
+mod orders;
 mod refusals;
 mod releases;
+mod returns;
 mod transitions;
 mod world;

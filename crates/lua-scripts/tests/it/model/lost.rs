@@ -306,8 +306,13 @@ pub fn tombstone(
         Stock::Missing | Stock::Broken => 0,
     };
     let remembered = hash(dump, &call.keys.request(call.request_id))?;
+    let marker_key = call.keys.user(call.user_id);
+    let named = text(dump, &marker_key)?;
     members(dump, &call.keys.send_pending())?;
     members(dump, &call.keys.reservation_expiry())?;
+    if named.as_deref() == Some(call.reservation_id.as_str()) {
+        dump.0.remove(&marker_key);
+    }
     let at = ("released_at_ms", now.to_string());
     let status = match call.end {
         TombstoneEnd::Released { reason } => {
