@@ -1,4 +1,4 @@
-.PHONY: help demo up down test soak lint ci fmt bench
+.PHONY: help demo up down test soak lint ci fmt bench model
 .DEFAULT_GOAL := help
 
 help:
@@ -9,6 +9,7 @@ help:
 	@echo "make soak   the tests whose faults last for minutes, at full length (half an hour)"
 	@echo "make lint   every static check"
 	@echo "make bench  figures of the parts that have some (debug profile, real servers)"
+	@echo "make model  search the protocol for longer (MODEL_MINUTES=10), with and without each safeguard"
 	@echo "make ci     what a fresh machine runs: lint, test, clean up"
 	@echo "make fmt    format the Rust code"
 
@@ -38,3 +39,6 @@ fmt:
 
 bench:
 	@scripts/bench
+
+model:
+	@scripts/model $(ARGS)

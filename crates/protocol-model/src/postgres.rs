@@ -1,12 +1,20 @@
-//! PostgreSQL: decisions, orders, stock rows and compensation tasks; each method one transaction.
+//! PostgreSQL: decisions, orders, stock rows and compensation tasks; each method is one transaction.
 
-use seckill_state_machine::{
-    ActivityId, ActivityVersion, BucketId, BucketScope, DecisionBook, DecisionKind, OrderRequest,
-    OrderState, Quantity, RequestId, ReservationId, Ruling, Scope, SkuId, TimestampMs, UserId,
-    rule,
-};
+use seckill_state_machine::{DecisionBook, DecisionKind, OrderState, Ruling, rule};
 
+use crate::config::{BUCKETS, PerRequest};
+use crate::domain::Domain;
+use crate::transfer::Saga;
 use crate::{Config, Safeguard};
+
+/// An order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Order {
+    /// Whether it counts.
+    pub state: OrderState,
+    /// Its units.
+    pub quantity: u8,
+}
 
 /// A compensation task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -17,120 +25,138 @@ pub struct Task {
     pub open: bool,
 }
 
-/// The tables.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// The tables. Rows about a reservation stand at its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Postgres {
-    /// Decisions by request.
-    pub decisions: Vec<Option<DecisionKind>>,
-    /// Orders by request.
-    pub orders: Vec<Option<OrderState>>,
-    /// Units left, by bucket row.
-    pub available: Vec<i8>,
-    /// Tasks by request.
-    pub tasks: Vec<Task>,
-    /// Whether a decision was ever overwritten (I7).
-    pub overwritten: bool,
+    /// Decisions.
+    pub decisions: PerRequest<Option<DecisionKind>>,
+    /// Orders.
+    pub orders: PerRequest<Option<Order>>,
+    /// Messages that were decided.
+    pub inbox: PerRequest<bool>,
+    /// Tasks.
+    pub tasks: PerRequest<Task>,
+    /// Units of each bucket row.
+    pub total: [i8; BUCKETS],
+    /// Units left in each bucket row.
+    pub available: [i8; BUCKETS],
+    /// The bucket transfer.
+    pub saga: Saga,
+    /// Whether a reservation ever had two decisions (I7).
+    pub decided_twice: bool,
 }
 
 impl Postgres {
     /// Empty tables with full stock.
     #[must_use]
     pub fn new(config: &Config) -> Self {
-        let requests = config.requests.len();
+        let mut total = [0; BUCKETS];
+        for (row, units) in total.iter_mut().zip(&config.stock) {
+            *row = units.cast_signed();
+        }
         Self {
-            decisions: vec![None; requests],
-            orders: vec![None; requests],
-            available: config
-                .stock
-                .iter()
-                .map(|units| units.cast_signed())
-                .collect(),
-            tasks: vec![Task::default(); requests],
-            overwritten: false,
+            decisions: PerRequest::default(),
+            orders: PerRequest::default(),
+            inbox: PerRequest::default(),
+            tasks: PerRequest::default(),
+            total,
+            available: total,
+            saga: Saga::None,
+            decided_twice: false,
         }
     }
 
     /// The row that an order of a bucket deducts from.
-    fn row(&self, config: &Config, bucket: u8) -> usize {
+    fn row(&self, config: &Config, bucket: usize) -> usize {
         if config.has(Safeguard::RowPerBucket) {
-            return usize::from(bucket);
+            return bucket;
         }
         // One counter for all: any row that still holds something serves any bucket.
-        (0..self.available.len())
+        (0..BUCKETS)
             .find(|row| self.available[*row] > 0)
             .unwrap_or(0)
     }
 
-    /// The order consumer's transaction for one message. The ruling is production's own function; a
-    /// safeguard is taken out by hiding from it what it would have seen.
-    pub fn decide(&mut self, config: &Config, domain: &Domain, request: u8) {
-        let at = usize::from(request);
-        let spec = config.requests[at];
-        let row = self.row(config, spec.bucket);
+    /// What the order transaction reads while the stock rows are locked. A safeguard is taken out by
+    /// hiding what it would have shown.
+    fn book(&self, config: &Config, domain: &Domain, request: u8, row: usize) -> DecisionBook {
         let mut book = DecisionBook::default();
-        if config.has(Safeguard::DecisionWins) {
-            for (index, decision) in self.decisions.iter().enumerate() {
-                if let Some(kind) = decision {
-                    book.decided
-                        .insert(domain.requests[index].reservation_id.clone(), *kind);
-                }
+        let sees_decisions =
+            config.has(Safeguard::DecisionWins) && config.has(Safeguard::DecisionKey);
+        for (message, at) in domain.messages.iter().zip(config.all_requests()) {
+            let at = usize::from(config.reservation(at));
+            if let Some(kind) = self.decisions[at].filter(|_| sees_decisions) {
+                book.decided.insert(message.reservation_id.clone(), kind);
             }
-        }
-        if config.has(Safeguard::OneOrderPerUser) {
-            for (index, order) in self.orders.iter().enumerate() {
-                if *order == Some(OrderState::Active) {
-                    book.note_order(&domain.requests[index]);
-                }
+            let active = self.orders[at].is_some_and(|order| order.state == OrderState::Active);
+            if active && config.has(Safeguard::OneOrderPerUser) {
+                book.note_order(message);
             }
         }
         let units = match config.has(Safeguard::ConditionalStock) {
             true => u64::try_from(self.available[row]).unwrap_or(0),
             false => u64::MAX,
         };
-        book.available
-            .insert(domain.requests[at].bucket.clone(), units);
-        let quantity = spec.quantity.cast_signed();
-        match rule(&mut book, &domain.requests[at]) {
+        let bucket = &domain.messages[usize::from(request)].bucket;
+        book.available.insert(bucket.clone(), units);
+        book
+    }
+
+    /// The order consumer's transaction for one message; the ruling is production's own function.
+    /// Answers whether the message had been decided before.
+    pub fn decide(&mut self, config: &Config, domain: &Domain, request: u8) -> bool {
+        let reservation = config.reservation(request);
+        let at = usize::from(reservation);
+        let received = std::mem::replace(&mut self.inbox[at], true);
+        if received && self.decisions[at].is_some() && config.has(Safeguard::Inbox) {
+            return true;
+        }
+        let row = self.row(config, config.bucket(request));
+        let quantity = config.request(request).quantity;
+        let mut book = self.book(config, domain, request, row);
+        match rule(&mut book, &domain.messages[usize::from(request)]) {
             Ruling::Create => {
                 self.write_decision(at, DecisionKind::Ordered);
-                self.orders[at] = Some(OrderState::Active);
-                self.available[row] -= quantity;
+                let state = OrderState::Active;
+                self.orders[at] = Some(Order { state, quantity });
+                self.available[row] -= quantity.cast_signed();
             }
             Ruling::Reject(_) => {
                 self.write_decision(at, DecisionKind::Rejected);
-                if !config.has(Safeguard::RefusedDeductsNothing) && self.available[row] >= quantity
-                {
-                    self.available[row] -= quantity;
+                let leaks = !config.has(Safeguard::RefusedDeductsNothing)
+                    && self.available[row] >= quantity.cast_signed();
+                if leaks {
+                    self.available[row] -= quantity.cast_signed();
                 }
-                self.open_task(config, request);
+                self.open_task(config, reservation);
             }
-            Ruling::Already(_) | Ruling::UnknownBucket => {}
+            Ruling::Already(_) => return true,
+            Ruling::UnknownBucket => {}
         }
+        false
     }
 
     fn write_decision(&mut self, at: usize, kind: DecisionKind) {
-        if self.decisions[at].is_some_and(|old| old != kind) {
-            self.overwritten = true;
-        }
+        self.decided_twice |= self.decisions[at].is_some_and(|old| old != kind);
         self.decisions[at] = Some(kind);
     }
 
     /// The fence: a decision `RELEASED`, unless one is there. Answers what stands.
-    pub fn fence(&mut self, config: &Config, request: u8) -> DecisionKind {
-        let at = usize::from(request);
-        match self.decisions[at] {
-            Some(kind) => kind,
-            None if config.has(Safeguard::Fence) => {
-                self.write_decision(at, DecisionKind::Released);
-                DecisionKind::Released
-            }
-            None => DecisionKind::Released,
+    pub fn fence(&mut self, config: &Config, reservation: u8) -> DecisionKind {
+        let at = usize::from(reservation);
+        let standing = self.decisions[at].filter(|_| config.has(Safeguard::DecisionKey));
+        if let Some(kind) = standing {
+            return kind;
         }
+        if config.has(Safeguard::Fence) {
+            self.write_decision(at, DecisionKind::Released);
+        }
+        DecisionKind::Released
     }
 
     /// Opens a task, or opens a closed one again.
-    pub fn open_task(&mut self, config: &Config, request: u8) {
-        let task = &mut self.tasks[usize::from(request)];
+    pub fn open_task(&mut self, config: &Config, reservation: u8) {
+        let task = &mut self.tasks[usize::from(reservation)];
         if task.generation == 0 || (!task.open && config.has(Safeguard::ReopenTask)) {
             task.generation += 1;
             task.open = true;
@@ -138,77 +164,36 @@ impl Postgres {
     }
 
     /// Closes a task in the generation that was worked on.
-    pub fn finish_task(&mut self, request: u8, generation: u8) {
-        let task = &mut self.tasks[usize::from(request)];
+    pub fn finish_task(&mut self, reservation: u8, generation: u8) {
+        let task = &mut self.tasks[usize::from(reservation)];
         if task.generation == generation {
             task.open = false;
         }
     }
 
-    /// Cancels an active order and takes its units back.
-    pub fn cancel(&mut self, config: &Config, request: u8) {
-        let at = usize::from(request);
-        let spec = config.requests[at];
-        self.orders[at] = Some(OrderState::Cancelled);
-        self.available[usize::from(spec.bucket)] += spec.quantity.cast_signed();
+    /// Cancels an active order: its units are back, and a task tells Redis.
+    pub fn cancel(&mut self, config: &Config, reservation: u8) {
+        if let Some(order) = &mut self.orders[usize::from(reservation)] {
+            order.state = OrderState::Cancelled;
+            self.available[config.bucket(reservation)] += order.quantity.cast_signed();
+            self.open_task(config, reservation);
+        }
     }
 
-    /// Units in active orders of a bucket.
+    /// Whether a reservation has an active order.
     #[must_use]
-    pub fn sold(&self, config: &Config, bucket: usize) -> i8 {
+    pub fn is_ordered(&self, reservation: usize) -> bool {
+        self.orders[reservation].is_some_and(|order| order.state == OrderState::Active)
+    }
+
+    /// Units in active orders.
+    #[must_use]
+    pub fn sold(&self) -> i32 {
         self.orders
             .iter()
-            .zip(&config.requests)
-            .filter(|(order, request)| {
-                **order == Some(OrderState::Active) && usize::from(request.bucket) == bucket
-            })
-            .map(|(_, request)| request.quantity.cast_signed())
+            .flatten()
+            .filter(|order| order.state == OrderState::Active)
+            .map(|order| i32::from(order.quantity))
             .sum()
-    }
-}
-
-/// The requests as the domain values that production's functions take.
-#[derive(Debug)]
-pub struct Domain {
-    /// By request.
-    pub requests: Vec<OrderRequest>,
-}
-
-impl Domain {
-    /// Builds the values of a configuration.
-    ///
-    /// # Panics
-    /// Never: every text below is a valid id.
-    #[must_use]
-    #[expect(
-        clippy::expect_used,
-        reason = "constants and small numbers, valid by construction"
-    )]
-    pub fn new(config: &Config) -> Self {
-        let scope = Scope {
-            activity_id: ActivityId::parse("a").expect("valid id"),
-            sku_id: SkuId::parse("s").expect("valid id"),
-            version: ActivityVersion::new(1).expect("in range"),
-        };
-        let requests = config.requests.iter().enumerate().map(|(index, request)| {
-            let letter = char::from(b'a' + u8::try_from(index).expect("few requests"));
-            let bucket_id = BucketId::new(u32::from(request.bucket)).expect("in range");
-            OrderRequest {
-                reservation_id: ReservationId::parse(letter.to_string().repeat(26))
-                    .expect("valid id"),
-                request_id: RequestId::parse(format!("q{index}")).expect("valid id"),
-                user_id: UserId::parse(format!("u{}", request.user)).expect("valid id"),
-                bucket: BucketScope {
-                    scope: scope.clone(),
-                    bucket_id,
-                },
-                quantity: Quantity::new(u32::from(request.quantity)).expect("in range"),
-                reserved_at_ms: TimestampMs::new(0),
-                traceparent: None,
-            }
-        });
-        Self {
-            requests: requests.collect(),
-        }
     }
 }

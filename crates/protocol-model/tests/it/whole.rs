@@ -1,66 +1,43 @@
 //! Every safeguard in place: the search visits every reachable state and finds nothing.
 
-use seckill_protocol_model::{Config, Request};
+use seckill_protocol_model::{Protocol, invariants, search, small};
 
-use crate::{STATES_MAX, invariants, search};
+use crate::{SMALL, named_tests};
 
-fn holds(name: &str, config: Config) {
-    let outcome = search(config, &invariants(""));
-    println!("{name}: {} states", outcome.states);
-    assert!(outcome.states < STATES_MAX, "the search was cut off");
-    assert!(outcome.violations.is_empty(), "{:?}", outcome.violations);
-}
-
-#[test]
-fn two_buyers_of_one_unit_with_repeats_duplicates_and_a_failover() {
-    let mut config = Config::new(&[Request::one(0, 0), Request::one(1, 0)], &[1]);
-    config.calls = 2;
-    config.copies = 2;
-    config.failovers = 1;
-    holds("two buyers of one unit", config);
-}
-
-#[test]
-fn one_buyer_with_two_requests_and_a_failover() {
-    let mut config = Config::new(&[Request::one(0, 0), Request::one(0, 0)], &[2]);
-    config.calls = 2;
-    config.failovers = 1;
-    config.parks = 1;
-    holds("one buyer twice", config);
-}
-
-#[test]
-fn two_buckets_with_one_unit_each_and_a_failover() {
-    let mut config = Config::new(
-        &[Request::one(0, 0), Request::one(1, 0), Request::one(2, 1)],
-        &[1, 1],
+fn finds_nothing(name: &str) {
+    let whole = small()
+        .into_iter()
+        .find(|whole| whole.name == name)
+        .unwrap();
+    let outcome = search(Protocol::new(whole.config), &invariants(""), SMALL);
+    println!(
+        "{name}: {} states, depth {}, {:.1} s",
+        outcome.states,
+        outcome.depth,
+        outcome.wall.as_secs_f64()
     );
-    config.failovers = 1;
-    holds("two buckets", config);
+    for (invariant, path) in &outcome.violations {
+        let steps: Vec<String> = path.iter().map(ToString::to_string).collect();
+        println!("{invariant} breaks:\n  {}", steps.join("\n  "));
+    }
+    assert!(
+        outcome.violations.is_empty(),
+        "an invariant breaks, see above"
+    );
+    assert!(outcome.whole, "the search was cut off");
 }
 
-#[test]
-fn a_cancelled_order_sells_again_after_a_failover() {
-    let mut config = Config::new(&[Request::one(0, 0), Request::one(1, 0)], &[1]);
-    config.cancels = 1;
-    config.failovers = 1;
-    holds("cancelled order", config);
-}
-
-#[test]
-fn two_workers_release_once_across_two_failovers() {
-    let mut config = Config::new(&[Request::one(0, 0)], &[1]);
-    config.calls = 2;
-    config.workers = 2;
-    config.parks = 1;
-    config.failovers = 2;
-    holds("two workers", config);
-}
-
-#[test]
-fn a_total_loss_is_rebuilt() {
-    let mut config = Config::new(&[Request::one(0, 0), Request::one(1, 0)], &[2]);
-    config.losses = 1;
-    config.calls = 2;
-    holds("total loss", config);
+named_tests! { finds_nothing:
+    fn two_buyers_of_one_unit_with_repeats_duplicates_and_a_failover
+    fn two_buyers_of_one_unit_without_patience_and_a_failover
+    fn one_buyer_with_two_requests_and_a_failover
+    fn two_buckets_with_one_unit_each_and_a_failover
+    fn a_cancelled_order_sells_again_after_a_failover
+    fn two_workers_release_once_across_two_failovers
+    fn two_late_reconcilers_repair_once_across_a_failover
+    fn a_total_loss_is_rebuilt
+    fn one_request_id_with_another_quantity_across_a_failover
+    fn a_message_that_the_broker_loses_is_released
+    fn a_bucket_transfer_across_a_failover
+    fn a_healthy_sale_orders_whatever_dies
 }
