@@ -307,6 +307,12 @@ async fn an_archive_that_broke_off_between_batches_is_gone_on_with() {
     assert_eq!(under_way.as_slice(), std::slice::from_ref(&sale.scope));
     assert!(sale.store.open_scopes().await.unwrap().is_empty());
     sale.store.resume_archive(&sale.scope).await.unwrap_err();
+    // Somebody who has not heard of the end opens a task; that work is not thrown away.
+    sale.store.hand_over(&requests[0]).await.unwrap();
+    let last = requests
+        .iter()
+        .find(|r| r.reservation_id.as_str() == ids[2_499]);
+    sale.store.hand_over(last.unwrap()).await.unwrap();
 
     sale.db
         .execute("ALTER TABLE orders_archive DROP CONSTRAINT full_disk")
@@ -333,6 +339,7 @@ async fn an_archive_that_broke_off_between_batches_is_gone_on_with() {
     };
     assert_eq!(rest, expected);
     assert_eq!(sale.rows().await, [(0, 2_500), (0, 2_500), (0, 2_501)]);
+    assert_eq!(sale.store.open_tasks(None).await.unwrap(), 2);
     assert!(sale.store.archives_under_way().await.unwrap().is_empty());
     sale.assert_conserved().await;
 }
