@@ -11,6 +11,8 @@ use super::damage::{Damage, Place, any_place, fault};
 #[derive(Debug, Clone, Copy)]
 pub enum Target {
     Existing(usize),
+    /// One that exists in this state, or in any where there is none.
+    Standing(ReservationStatus, usize),
     Pool(usize),
 }
 
@@ -123,6 +125,14 @@ pub fn target() -> impl Strategy<Value = Target> {
     ]
 }
 
+/// One that mostly stands where the call needs it.
+fn standing(status: ReservationStatus) -> impl Strategy<Value = Target> {
+    prop_oneof![
+        3 => (0_usize..12).prop_map(move |index| Target::Standing(status, index)),
+        1 => target(),
+    ]
+}
+
 /// Instants around both ends of the sale and near the retention.
 fn instant() -> impl Strategy<Value = i64> {
     prop_oneof![
@@ -133,7 +143,7 @@ fn instant() -> impl Strategy<Value = i64> {
 }
 
 fn reserve() -> impl Strategy<Value = Op> {
-    let who = (0_usize..3, 0_usize..4, prop::bool::weighted(0.85), target());
+    let who = (0_usize..3, requests(), prop::bool::weighted(0.85), target());
     let amounts = (
         prop_oneof![6 => Just(1_u32), 1 => Just(2), 1 => Just(3)],
         prop_oneof![1 => Just(1_u32), 5 => Just(3)],
@@ -159,11 +169,14 @@ fn reserve() -> impl Strategy<Value = Op> {
     })
 }
 
-/// Every state, and more often the one that puts a reservation back into the send index.
+/// Every state, and more often those that lead on.
 fn steps_to() -> impl Strategy<Value = ReservationStatus> {
     prop_oneof![
         3 => select(ReservationStatus::ALL.to_vec()),
         1 => Just(ReservationStatus::SendUnknown),
+        2 => Just(ReservationStatus::Enqueued),
+        2 => Just(ReservationStatus::OrderCreated),
+        2 => Just(ReservationStatus::ReleasePending),
     ]
 }
 
@@ -171,7 +184,7 @@ fn step() -> impl Strategy<Value = Op> {
     let retry = prop_oneof![4 => Just(Some(77_i64)), 1 => Just(None), 1 => Just(Some(0))];
     let ids = (
         prop_oneof![4 => Just(1_u8), 2 => Just(0), 1 => Just(2)],
-        0_u8..3,
+        prop_oneof![4 => orders(), 1 => Just(0_u8)],
     );
     (target(), steps_to(), retry, ids, any::<bool>(), instant()).prop_map(
         |(target, to, retry, ids, error, at)| Op::Transition {
@@ -184,6 +197,16 @@ fn step() -> impl Strategy<Value = Op> {
             at,
         },
     )
+}
+
+/// Mostly the first request, so that calls meet each other's reservations.
+fn requests() -> impl Strategy<Value = usize> {
+    prop_oneof![3 => Just(0_usize), 1 => 0_usize..4]
+}
+
+/// Mostly the first order, for the same reason.
+fn orders() -> impl Strategy<Value = u8> {
+    prop_oneof![4 => Just(1_u8), 1 => Just(2)]
 }
 
 fn known() -> impl Strategy<Value = Known> {
@@ -224,18 +247,20 @@ fn operation() -> impl Strategy<Value = Op> {
     prop_oneof![
         10 => reserve(),
         6 => step(),
-        4 => (target(), prop::bool::weighted(0.8), 0_usize..3, waiting(), instant())
+        4 => (standing(ReservationStatus::ReleasePending), prop::bool::weighted(0.8), 0_usize..3,
+              waiting(), instant())
             .prop_map(|(target, owner, user, waiting, at)| {
                 Op::Compensate { target, owner, user, waiting, at }
             }),
-        3 => (target(), prop::bool::weighted(0.8), 0_usize..3, 1_u8..3, waiting(), instant())
+        3 => (standing(ReservationStatus::OrderCreated), prop::bool::weighted(0.8), 0_usize..3,
+              orders(), waiting(), instant())
             .prop_map(|(target, owner, user, order, waiting, at)| {
                 Op::Cancel { target, owner, user, order, waiting, at }
             }),
         4 => (known(), instant()).prop_map(|(known, at)| Op::Rebuild { known, at }),
         3 => (known(), any::<bool>(), instant())
             .prop_map(|(known, cancelled, at)| Op::Tombstone { known, cancelled, at }),
-        3 => (target(), prop::bool::weighted(0.8), 0_usize..3,
+        3 => (standing(ReservationStatus::OrderCreated), prop::bool::weighted(0.8), 0_usize..3,
               prop_oneof![5 => Just(0_u8), 1 => Just(1), 1 => Just(2)], instant())
             .prop_map(|(target, owner, user, read, at)| {
                 Op::RepairMarker { target, owner, user, read, at }
@@ -256,7 +281,7 @@ fn operation() -> impl Strategy<Value = Op> {
 /// Rounds of zero to three faults and one call.
 fn round() -> impl Strategy<Value = Vec<Op>> {
     let faults = prop_oneof![
-        5 => prop::collection::vec(fault(), 0),
+        10 => prop::collection::vec(fault(), 0),
         3 => prop::collection::vec(fault(), 1),
         2 => prop::collection::vec(fault(), 2..=3),
     ];
