@@ -1,0 +1,130 @@
+//! A bucket that fell back to an earlier state of itself converges by replay, whatever it did meanwhile.
+
+use seckill_settlement::Replayed;
+use seckill_state_machine::{ReservationStatus as S, ReserveCode};
+
+use crate::world::{World, request, request_of};
+
+/// Goal: a lost order takes its unit back from what is available; a second rebuild takes no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_order_is_rebuilt_once() {
+    let world = World::open(2).await;
+    let request = request(1);
+    world.remember().await;
+    world.bought(&request).await;
+    world.fail_over().await;
+    assert_eq!(world.units().await, (2, 0));
+    let replays = tokio::join!(world.replay(&request), world.replay(&request));
+    assert!(replays.0.agrees() && replays.1.agrees(), "{replays:?}");
+    assert_eq!(world.status(&request).await, Some(S::OrderCreated));
+    assert_eq!(
+        world.marker(&request).await,
+        Some(request.reservation_id.clone())
+    );
+    assert_eq!(world.units().await, (1, 1));
+    world.assert_agreed(&request).await;
+    // The buyer's repeat finds the purchase, and another request of theirs finds the marker.
+    assert_eq!(world.reserve(&request).await, ReserveCode::Accepted);
+    let other = request_of(2, 1);
+    assert_eq!(
+        world.reserve(&other).await,
+        ReserveCode::UserAlreadyReserved
+    );
+}
+
+/// The lost unit is resold: PostgreSQL refuses one of the two, and its release makes room for the
+/// rebuild. In between the order waits, remembered by a task and by the process, and the freed unit goes
+/// to it and not to the next buyer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resold_unit_goes_back_to_the_order_that_lost_it() {
+    let world = World::open(1).await;
+    let (winner, loser, next) = (request(1), request(2), request(3));
+    world.remember().await;
+    world.bought(&winner).await;
+    world.fail_over().await;
+    world.accepted(&loser).await;
+    world.decide(&loser).await;
+
+    assert_eq!(world.replay(&winner).await, Replayed::Waits);
+    let waiting = world.replayer.waiting().clone();
+    assert_eq!(waiting.len(), 1);
+    let id = winner.reservation_id.to_string();
+    let tasks = world.open_tasks().await;
+    assert!(tasks.iter().any(|task| task[0] == id), "{tasks:?}");
+
+    assert_eq!(world.replay(&loser).await, Replayed::HandedOver);
+    let order = waiting.next(&loser.bucket).unwrap();
+    let call = seckill_lua_scripts::Compensate {
+        keys: &world.keys,
+        reservation_id: &loser.reservation_id,
+        user_id: &loser.user_id,
+        release_reason: "STOCK_EXHAUSTED",
+        waiting: Some(order.reservation()),
+        now_override: None,
+    };
+    let reply = world.redis.compensate(&call).await.unwrap();
+    assert!(reply.rebuilt);
+    assert_eq!(world.reserve(&next).await, ReserveCode::SoldOut);
+    assert_eq!(world.status(&winner).await, Some(S::OrderCreated));
+    world.assert_agreed(&winner).await;
+    world.assert_agreed(&loser).await;
+    assert_eq!(world.units().await, (0, 1));
+    assert!(waiting.is_empty(), "agreement ends the wait");
+}
+
+/// M2 and the rebuild together: a cancelled order's unit, brought back by a failover, goes to the order
+/// that waits in the same bucket.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_unit_of_a_cancelled_order_goes_to_one_that_waits() {
+    let world = World::open(1).await;
+    let (lost, resold) = (request(1), request(2));
+    let order_id = world.bought(&resold).await;
+    world.remember().await;
+    world.cancelled(&order_id).await;
+    assert_eq!(world.replay(&resold).await, Replayed::Cancelled);
+    world.bought(&lost).await;
+    world.fail_over().await;
+
+    assert_eq!(world.replay(&lost).await, Replayed::Waits);
+    assert_eq!(world.replay(&resold).await, Replayed::Cancelled);
+    assert_eq!(world.status(&lost).await, Some(S::OrderCreated));
+    world.assert_agreed(&lost).await;
+    world.assert_agreed(&resold).await;
+    assert_eq!(world.units().await, (0, 1));
+}
+
+/// M3. Goal: a release that a failover undid is handed over again, although its task was closed, and
+/// gives its unit back once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_a_failover_undid_reopens_its_closed_task() {
+    let world = World::open(1).await;
+    let request = request(1);
+    world.accepted(&request).await;
+    world.fenced(&request).await;
+    world.transition(&request, S::ReleasePending).await;
+    world.remember().await;
+    world.released(&request).await;
+    assert!(world.open_tasks().await.is_empty());
+    world.fail_over().await;
+    assert_eq!(world.status(&request).await, Some(S::ReleasePending));
+
+    assert_eq!(world.replay(&request).await, Replayed::HandedOver);
+    let id = request.reservation_id.to_string();
+    assert_eq!(world.open_tasks().await, [[id, "HELD_AGAIN".to_owned()]]);
+    world.released(&request).await;
+    world.assert_agreed(&request).await;
+    assert_eq!(world.units().await, (1, 0));
+}
+
+/// Goal: an operator who deletes a record cannot make a unit appear: the rebuild takes another one, and
+/// the totals still tell of the one that is held by nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_record_is_rebuilt_from_available_units_and_never_from_nothing() {
+    let world = World::open(1).await;
+    let request = request(1);
+    world.bought(&request).await;
+    world.lose(&request).await;
+    assert_eq!(world.replay(&request).await, Replayed::Waits);
+    assert_eq!(world.units().await, (0, 1));
+    assert_eq!(world.status(&request).await, None);
+}
