@@ -2,7 +2,8 @@
 //!
 //! The effect of an event is that settlement, so an event is acknowledged once Redis has answered,
 //! whatever the answer was, or once it is parked. A crash before that leaves the event, which comes
-//! again and is then a no-op.
+//! again and is then a no-op. Where Redis has lost the reservation, its decision is read back and
+//! replayed: the event alone does not tell what must be written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +12,13 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use seckill_dead_letters::{Parker, Reason};
 use seckill_key_layout::BucketKeys;
-use seckill_lua_scripts::{Error as RedisError, ErrorKind, Redis};
+use seckill_lua_scripts::{ErrorKind, Redis};
 use seckill_message_bus::{BatchHandler, BatchVerdict, IncomingMessage, decode_order_event};
 use seckill_order_store::Discrepancy;
-use seckill_settlement::{Discrepancies, Settled, kind, settle_ordered, settle_rejected};
+use seckill_settlement::{
+    Discrepancies, Error as ReplayError, ErrorKind as ReplayErrorKind, Replayed, Replayer, Settled,
+    kind, settle_ordered, settle_rejected,
+};
 use seckill_state_machine::{OrderEvent, OrderEventKind, ReservationStatus};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -29,6 +33,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Handles order events.
 pub struct EventHandler {
     redis: Redis,
+    replayer: Replayer,
     parker: Parker,
     discrepancies: Discrepancies,
     nudge: Arc<Notify>,
@@ -39,8 +44,10 @@ pub struct EventHandler {
 /// What one settlement came to.
 enum Outcome {
     Agreed,
+    /// Written again, after it was lost or changed: a difference on record about it is gone.
+    Repaired,
     Differs(Discrepancy),
-    Unanswered(RedisError),
+    Unanswered(String),
 }
 
 impl EventHandler {
@@ -49,6 +56,7 @@ impl EventHandler {
     #[must_use]
     pub const fn new(
         redis: Redis,
+        replayer: Replayer,
         parker: Parker,
         discrepancies: Discrepancies,
         nudge: Arc<Notify>,
@@ -57,6 +65,7 @@ impl EventHandler {
     ) -> Self {
         Self {
             redis,
+            replayer,
             parker,
             discrepancies,
             nudge,
@@ -110,6 +119,10 @@ impl EventHandler {
         while let Some((event, outcome)) = outcomes.next().await {
             match outcome {
                 Outcome::Agreed => {}
+                Outcome::Repaired => {
+                    let id = &event.reservation_id;
+                    self.discrepancies.agreed(&event.bucket, id).await;
+                }
                 Outcome::Differs(discrepancy) => found.push(discrepancy),
                 Outcome::Unanswered(error) => {
                     last_error = Some(error);
@@ -119,7 +132,7 @@ impl EventHandler {
         }
         if let Some(error) = last_error {
             let events = unanswered.len();
-            tracing::warn!(events, %error, "redis did not answer for order events");
+            tracing::warn!(events, error, "order events could not be settled yet");
         }
         self.discrepancies.report(found).await;
         unanswered
@@ -139,12 +152,23 @@ impl EventHandler {
             OrderEventKind::OrderCancelled { .. } => return Outcome::Agreed,
         };
         match settled {
-            Ok(settled) => read(event, settled),
+            Ok(Settled::Missing) => self.replay(event).await,
+            Ok(settled) => read(event, &settled),
             // Damage does not heal by waiting, and must not hold back the other events.
             Err(error) if error.kind() == ErrorKind::Broken => {
                 differs(event, kind::UNREADABLE, error.to_string())
             }
-            Err(error) => Outcome::Unanswered(error),
+            Err(error) => Outcome::Unanswered(error.to_string()),
+        }
+    }
+
+    /// Redis has lost the reservation, or PostgreSQL has changed what it stands for.
+    async fn replay(&self, event: &OrderEvent) -> Outcome {
+        match self.replayer.replay_by_id(&event.reservation_id).await {
+            Ok(Some(replayed)) => read_replay(event, &replayed),
+            // Archived since: nothing is left to agree on.
+            Ok(None) => Outcome::Agreed,
+            Err(error) => failed(event, &error),
         }
     }
 }
@@ -174,18 +198,31 @@ const fn opens_task(event: &OrderEvent) -> bool {
     )
 }
 
-fn read(event: &OrderEvent, settled: Settled) -> Outcome {
+fn read(event: &OrderEvent, settled: &Settled) -> Outcome {
     match settled {
-        Settled::Agreed { .. } | Settled::BucketGone => Outcome::Agreed,
-        Settled::Missing => {
-            let detail = format!("postgresql: {}; redis: nothing", word(event));
-            differs(event, kind::RESERVATION_MISSING, detail)
-        }
+        Settled::Agreed { .. } | Settled::BucketGone | Settled::Missing => Outcome::Agreed,
         Settled::Contradiction { code, status } => {
             let found = status.map_or("unknown", ReservationStatus::as_str);
             let detail = format!("postgresql: {}; redis: {found} ({code})", word(event));
             differs(event, kind::CONTRADICTION, detail)
         }
+    }
+}
+
+/// One that waits for units, or whose release is due, has an open task that goes on.
+fn read_replay(event: &OrderEvent, replayed: &Replayed) -> Outcome {
+    match replayed.difference() {
+        Some((kind, detail)) => differs(event, kind, detail.to_owned()),
+        None if replayed.agrees() => Outcome::Repaired,
+        None => Outcome::Agreed,
+    }
+}
+
+/// What no repeat would cure must not hold back the other events.
+fn failed(event: &OrderEvent, error: &ReplayError) -> Outcome {
+    match error.kind() {
+        ReplayErrorKind::Retryable => Outcome::Unanswered(error.to_string()),
+        ReplayErrorKind::Fatal => differs(event, kind::UNREADABLE, error.to_string()),
     }
 }
 

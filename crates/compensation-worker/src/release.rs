@@ -5,25 +5,31 @@
 //! | the task was claimed | its lease | claimable again when it ends |
 //! | the fence was put up | decision `RELEASED`, the task | the next claim finds the fence and goes on |
 //! | Redis says `REJECTED` or `RELEASE_PENDING` | the same | the next claim; both steps are idempotent |
-//! | the units went back | the same | the next claim is told "already released" |
+//! | the units went back, or to an order that waited | the same | the next claim is told "already released" |
+//! | a cancelled order was settled as ordered | its cancellation, the task | the next claim runs the cancel script |
+//! | its units went back on sale | the same | the next claim is told "already cancelled" |
+//! | a lost reservation was rebuilt, or recorded as ended | the same | the next claim finds agreement |
 //! | the task was finished | nothing | — |
 //!
 //! Two workers on one task, after a lease that was too short, do the same: every step is a compare and
 //! set, and the units go back in a script that does it once.
+//!
+//! A unit that is given back goes to an order of its bucket that waits for its rebuild, if this process
+//! knows of one: [`Replayer::waiting`] remembers those that a task or an event has just found waiting.
+//! It may know of none where another replica does; the waiting order's own task stays open and is tried
+//! again by any of them, and the reconciler's replay is the safety net.
 
 use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::{Compensate, Error as RedisError, Redis, Transition};
 use seckill_order_store::{CompensationTask, Error as StoreError, Fence, Store};
-use seckill_settlement::{Discrepancies, Settled, kind, settle_ordered, settle_rejected};
-use seckill_state_machine::{
-    CompensateCode, OrderId, OrderState, RejectReason, ReservationStatus, TransitionCode,
+use seckill_settlement::{
+    Discrepancies, Error as ReplayError, Facts, Replayed, Replayer, Settled, WaitingOrder, kind,
+    settle_rejected,
 };
-
-/// How a task ends whose reservation is lost: a difference that stays on record.
-const RESERVATION_MISSING: &str = "reservation_missing";
-
-/// The same when nothing of the bucket is left, which the reconciler reports once a bucket.
-const BUCKET_GONE: &str = "bucket_gone";
+use seckill_state_machine::{
+    CompensateCode, DecisionKind, OrderId, OrderState, RejectReason, ReservationStatus,
+    TransitionCode,
+};
 
 /// How the work on a task ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,22 +49,32 @@ pub enum Error {
     /// Redis did not answer a step, which may have been done.
     #[error(transparent)]
     Redis(#[from] RedisError),
+    /// A store did not answer a step, which may have been done.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
 }
 
 /// Works on tasks.
 pub struct Releaser {
     store: Store,
     redis: Redis,
+    replayer: Replayer,
     discrepancies: Discrepancies,
 }
 
 impl Releaser {
     /// Connects the two sides.
     #[must_use]
-    pub const fn new(store: Store, redis: Redis, discrepancies: Discrepancies) -> Self {
+    pub const fn new(
+        store: Store,
+        redis: Redis,
+        replayer: Replayer,
+        discrepancies: Discrepancies,
+    ) -> Self {
         Self {
             store,
             redis,
+            replayer,
             discrepancies,
         }
     }
@@ -66,19 +82,18 @@ impl Releaser {
     /// Does whatever the task still needs.
     ///
     /// # Errors
-    /// [`Error::Fence`] before anything was moved; [`Error::Redis`] half way, to be repeated.
+    /// [`Error::Fence`] before anything was moved; the others half way, to be repeated.
     pub async fn work(&self, task: &CompensationTask) -> Result<Ending, Error> {
         let keys = BucketKeys::new(&task.request.bucket);
         let ending = match self.store.fence(task).await? {
-            Fence::Ordered { order_id, state } => {
-                self.settle_order(task, &keys, &order_id, state).await?
-            }
+            Fence::Ordered { order_id, state } => self.replay_order(task, order_id, state).await?,
             Fence::Rejected { reason } => self.reject_and_release(task, &keys, reason).await?,
-            Fence::Released { reason, .. } => self.release(task, &keys, &reason).await?,
+            Fence::Released { reason, .. } => {
+                self.release(task, &keys, DecisionKind::Released, &reason)
+                    .await?
+            }
         };
-        if let Ending::Finished(result) = ending
-            && result != RESERVATION_MISSING
-        {
+        if let Ending::Finished(_) = ending {
             let request = &task.request;
             self.discrepancies
                 .agreed(&request.bucket, &request.reservation_id)
@@ -87,36 +102,25 @@ impl Releaser {
         Ok(ending)
     }
 
-    /// An order stands: the units belong to it. A cancelled one still holds them in Redis; the step
-    /// that gives them back needs a script of its own, so until then a person must know.
-    async fn settle_order(
+    /// An order stands: the units belong to it, or are put back on sale if it was cancelled. Whatever
+    /// Redis has lost of it is written again.
+    async fn replay_order(
         &self,
         task: &CompensationTask,
-        keys: &BucketKeys,
-        order_id: &OrderId,
+        order_id: OrderId,
         state: OrderState,
     ) -> Result<Ending, Error> {
-        let id = &task.request.reservation_id;
-        let settled = settle_ordered(&self.redis, keys, id, order_id).await?;
-        match (settled, state) {
-            (Settled::Agreed { .. }, OrderState::Active) => Ok(Ending::Finished("ordered")),
-            (
-                Settled::Agreed {
-                    status: ReservationStatus::OrderCancelled,
-                    ..
-                },
-                OrderState::Cancelled,
-            ) => Ok(Ending::Finished("order_cancelled")),
-            (Settled::Agreed { status, .. }, OrderState::Cancelled) => {
-                self.contradiction(task, "order cancelled", Some(status))
-                    .await
-            }
-            (Settled::Missing, _) => Ok(self.missing(task, "ordered").await),
-            (Settled::BucketGone, _) => Ok(Ending::Finished(BUCKET_GONE)),
-            (Settled::Contradiction { status, .. }, _) => {
-                self.contradiction(task, "ordered", status).await
-            }
-        }
+        let facts = Facts {
+            request: task.request.clone(),
+            kind: DecisionKind::Ordered,
+            reason: None,
+            order: Some((order_id, state)),
+        };
+        let done = match state {
+            OrderState::Active => "ordered",
+            OrderState::Cancelled => "order_cancelled",
+        };
+        self.replay(task, &facts, done).await
     }
 
     async fn reject_and_release(
@@ -127,9 +131,14 @@ impl Releaser {
     ) -> Result<Ending, Error> {
         let id = &task.request.reservation_id;
         match settle_rejected(&self.redis, keys, id, reason).await? {
-            Settled::Agreed { .. } => self.release(task, keys, reason.as_str()).await,
-            Settled::Missing => Ok(self.missing(task, "rejected").await),
-            Settled::BucketGone => Ok(Ending::Finished(BUCKET_GONE)),
+            Settled::Agreed { .. } => {
+                self.release(task, keys, DecisionKind::Rejected, reason.as_str())
+                    .await
+            }
+            Settled::Missing | Settled::BucketGone => {
+                self.record_end(task, DecisionKind::Rejected, reason.as_str())
+                    .await
+            }
             Settled::Contradiction { status, .. } => {
                 self.contradiction(task, "rejected", status).await
             }
@@ -140,6 +149,7 @@ impl Releaser {
         &self,
         task: &CompensationTask,
         keys: &BucketKeys,
+        decision: DecisionKind,
         reason: &str,
     ) -> Result<Ending, Error> {
         let moved = self
@@ -156,19 +166,21 @@ impl Releaser {
             })
             .await?;
         if moved.code == TransitionCode::NotFound {
-            return self.not_found(task, keys).await;
+            return self.record_end(task, decision, reason).await;
         }
         // Whatever else the step said, the next script looks at the state itself and refuses if the
         // units may not move.
-        self.compensate(task, keys, reason).await
+        self.compensate(task, keys, decision, reason).await
     }
 
     async fn compensate(
         &self,
         task: &CompensationTask,
         keys: &BucketKeys,
+        decision: DecisionKind,
         reason: &str,
     ) -> Result<Ending, Error> {
+        let waiting = self.replayer.waiting().next(&task.request.bucket);
         let reply = self
             .redis
             .compensate(&Compensate {
@@ -176,35 +188,62 @@ impl Releaser {
                 reservation_id: &task.request.reservation_id,
                 user_id: &task.request.user_id,
                 release_reason: reason,
-                waiting: None,
+                waiting: waiting.as_ref().map(WaitingOrder::reservation),
                 now_override: None,
             })
             .await?;
-        let ending = match reply.code {
-            CompensateCode::Released => Ending::Finished("released"),
-            CompensateCode::AlreadyReleased => Ending::Finished("already_released"),
-            CompensateCode::ReservationNotFound => return self.not_found(task, keys).await,
+        if let Some(order) = waiting.filter(|_| reply.rebuilt) {
+            self.replayer.waiting().rebuilt(&order);
+        }
+        let done = match reply.code {
+            CompensateCode::Released => "released",
+            CompensateCode::AlreadyReleased => "already_released",
+            CompensateCode::ReservationNotFound => {
+                return self.record_end(task, decision, reason).await;
+            }
             CompensateCode::NotCompensatable => {
                 return self.contradiction(task, "released", reply.status).await;
             }
             CompensateCode::InvariantViolation | CompensateCode::ReservationIdConflict => {
                 let why = format!("the release was refused: {}", reply.code);
                 self.report(task, kind::RELEASE_REFUSED, why.clone()).await;
-                Ending::Again(why)
+                return Ok(Ending::Again(why));
             }
         };
-        if matches!(ending, Ending::Finished(_)) {
-            self.tell_fronts(keys).await;
-        }
-        Ok(ending)
+        self.tell_fronts(keys).await;
+        Ok(Ending::Finished(done))
     }
 
-    /// A version that has expired has lost nothing.
-    async fn not_found(&self, task: &CompensationTask, keys: &BucketKeys) -> Result<Ending, Error> {
-        if self.redis.meta(keys).await?.is_none() {
-            return Ok(Ending::Finished(BUCKET_GONE));
+    /// Redis has lost the reservation, and with it whatever units it held: stock is never added for
+    /// it. The decision stands, so it is recorded as ended, without units: otherwise a repeat of its
+    /// request would be accepted afresh and hold a unit that nobody can order.
+    async fn record_end(
+        &self,
+        task: &CompensationTask,
+        kind: DecisionKind,
+        reason: &str,
+    ) -> Result<Ending, Error> {
+        let facts = Facts {
+            request: task.request.clone(),
+            kind,
+            reason: Some(reason.to_owned()),
+            order: None,
+        };
+        self.replay(task, &facts, "already_released").await
+    }
+
+    /// Brings Redis to agreement; `done` is the result on record where it agreed or was settled.
+    async fn replay(
+        &self,
+        task: &CompensationTask,
+        facts: &Facts,
+        done: &'static str,
+    ) -> Result<Ending, Error> {
+        let replayed = self.replayer.replay_facts(facts).await?;
+        if let Some((kind, detail)) = replayed.difference() {
+            self.report(task, kind, detail.to_owned()).await;
         }
-        Ok(self.missing(task, "released").await)
+        Ok(ending(&replayed, done))
     }
 
     /// Fronts forget their sold-out mark sooner. One that does not hear of it asks again within half
@@ -213,15 +252,6 @@ impl Releaser {
         if let Err(error) = self.redis.publish_soldout_cleared(keys).await {
             tracing::debug!(bucket = %keys.scope(), %error, "the sold-out mark was not cleared");
         }
-    }
-
-    /// Redis has lost the reservation, and with it whatever units it held: stock is never added for
-    /// it. The decision stands, so the task is done; what the bucket's counters lost shows in the
-    /// reconciler's totals.
-    async fn missing(&self, task: &CompensationTask, decision: &str) -> Ending {
-        let detail = format!("postgresql: {decision}; redis: nothing");
-        self.report(task, kind::RESERVATION_MISSING, detail).await;
-        Ending::Finished(RESERVATION_MISSING)
     }
 
     async fn contradiction(
@@ -240,5 +270,64 @@ impl Releaser {
         let request = &task.request;
         let found = Discrepancies::of(kind, &request.bucket, &request.reservation_id, detail);
         self.discrepancies.report(vec![found]).await;
+    }
+}
+
+/// What a replay means for its task.
+fn ending(replayed: &Replayed, done: &'static str) -> Ending {
+    match replayed {
+        Replayed::Agreed | Replayed::Settled | Replayed::MarkerRepaired | Replayed::Cancelled => {
+            Ending::Finished(done)
+        }
+        Replayed::Rebuilt | Replayed::Tombstoned => Ending::Finished(replayed.as_str()),
+        // A version that has expired has lost nothing, and nothing can be written there.
+        Replayed::BucketGone => Ending::Finished(replayed.as_str()),
+        // The task stays open: it is what remembers the order if this process dies, and what tells
+        // the other replicas.
+        Replayed::Waits => Ending::Again("its order waits for units of its bucket".to_owned()),
+        // It was there a moment ago: the next attempt finds it so.
+        Replayed::HandedOver | Replayed::Moving => Ending::Again("others moved it".to_owned()),
+        Replayed::Contradiction { detail }
+        | Replayed::Refused { detail }
+        | Replayed::Unreadable { detail } => Ending::Again(detail.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_ends_only_when_nothing_is_left_to_do() {
+        let detail = String::new;
+        for ended in [
+            Replayed::Agreed,
+            Replayed::Settled,
+            Replayed::Cancelled,
+            Replayed::MarkerRepaired,
+        ] {
+            assert_eq!(ending(&ended, "done"), Ending::Finished("done"));
+        }
+        assert_eq!(
+            ending(&Replayed::Tombstoned, "done"),
+            Ending::Finished("tombstoned")
+        );
+        assert_eq!(
+            ending(&Replayed::Rebuilt, "done"),
+            Ending::Finished("rebuilt")
+        );
+        for open in [
+            Replayed::Waits,
+            Replayed::Moving,
+            Replayed::HandedOver,
+            Replayed::Contradiction { detail: detail() },
+            Replayed::Refused { detail: detail() },
+            Replayed::Unreadable { detail: detail() },
+        ] {
+            assert!(
+                matches!(ending(&open, "done"), Ending::Again(_)),
+                "{open:?}"
+            );
+        }
     }
 }

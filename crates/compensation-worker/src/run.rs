@@ -7,7 +7,7 @@ use seckill_lua_scripts::Redis;
 use seckill_message_bus::{Admin, Consumer, Group};
 use seckill_order_store::Store;
 use seckill_service_kit::Context;
-use seckill_settlement::{Discrepancies, run_kind};
+use seckill_settlement::{Discrepancies, Replayer, run_kind};
 use tokio::sync::Notify;
 
 use crate::events::EventHandler;
@@ -30,10 +30,18 @@ pub async fn run(ctx: Context, settings: Settings) -> anyhow::Result<()> {
 
     watch_dependencies(&ctx, &redis, &store, &admin);
     ctx.serve_admin().await?;
-    let releaser = Releaser::new(store.clone(), redis.clone(), discrepancies.clone());
+    // One for tasks and events: an order that either finds waiting gets the next unit that is freed.
+    let replayer = Replayer::new(redis.clone(), store.clone());
+    let releaser = Releaser::new(
+        store.clone(),
+        redis.clone(),
+        replayer.clone(),
+        discrepancies.clone(),
+    );
     let nudge = start_tasks(&ctx, &settings, &store, releaser);
     let handler = Arc::new(EventHandler::new(
         redis.clone(),
+        replayer,
         parker.clone(),
         discrepancies,
         nudge,

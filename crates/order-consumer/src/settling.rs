@@ -3,7 +3,8 @@
 //! Nothing here can fail a batch: what Redis does not take now is repeated by the outbox event's
 //! handler and after that by the reconciler. What PostgreSQL had given up before, while Redis holds
 //! its units (again: a failover may have undone the release, a repeat may have re-created the
-//! reservation), gets its compensation task reopened.
+//! reservation), gets its compensation task reopened. What Redis has lost is written again at once: an
+//! order with its units, anything else as ended.
 
 use std::time::Duration;
 
@@ -11,8 +12,11 @@ use futures::StreamExt;
 use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::{Error as RedisError, Redis};
 use seckill_order_store::{Decided, Discrepancy, Error as StoreError, NewTask, Store, TaskOrigin};
-use seckill_settlement::{Discrepancies, Settled, kind, settle_ordered, settle_rejected};
-use seckill_state_machine::{OrderRequest, ReservationStatus};
+use seckill_settlement::{
+    Discrepancies, Error as ReplayError, Facts, Replayer, Settled, kind, settle_ordered,
+    settle_rejected,
+};
+use seckill_state_machine::{DecisionKind, OrderRequest, OrderState, ReservationStatus};
 use tokio::time::Instant;
 
 use crate::trouble::describe;
@@ -21,10 +25,14 @@ use crate::trouble::describe;
 /// below half of the default limit of 2,000 calls in flight.
 const CALLS_IN_FLIGHT: usize = 64;
 
+/// Differences looked for at once: half of the default pool of connections.
+const CLOSINGS_IN_FLIGHT: usize = 4;
+
 /// Settles decided requests.
 pub struct Settler {
     redis: Redis,
     store: Store,
+    replayer: Replayer,
     discrepancies: Discrepancies,
     budget: Duration,
 }
@@ -35,20 +43,19 @@ enum Outcome {
     /// Given up in PostgreSQL, holding units in Redis; the task that is to look after it.
     Holds(TaskOrigin),
     Differs(Discrepancy),
-    Unanswered(RedisError),
+    /// Written again after it was lost, or a duplicate that agrees: a difference on record about it
+    /// is gone. No fresh decision has one.
+    AgreesAgain,
+    Unanswered(String),
     OutOfTime,
 }
 
 impl Settler {
     /// `budget` bounds how long one batch's settlement may keep the batch from its acknowledgement.
     #[must_use]
-    pub const fn new(
-        redis: Redis,
-        store: Store,
-        discrepancies: Discrepancies,
-        budget: Duration,
-    ) -> Self {
+    pub fn new(redis: Redis, store: Store, discrepancies: Discrepancies, budget: Duration) -> Self {
         Self {
+            replayer: Replayer::new(redis.clone(), store.clone()),
             redis,
             store,
             discrepancies,
@@ -66,18 +73,35 @@ impl Settler {
             })
             .buffer_unordered(CALLS_IN_FLIGHT);
         let mut found = Vec::new();
+        let mut agree_again = Vec::new();
         let mut unsettled = Unsettled::default();
         while let Some((request, outcome)) = outcomes.next().await {
             match outcome {
                 Outcome::Agreed => {}
                 Outcome::Holds(origin) => self.reopen(request, origin).await,
                 Outcome::Differs(discrepancy) => found.push(discrepancy),
-                Outcome::Unanswered(error) => unsettled.note(&request, &error.to_string()),
+                Outcome::AgreesAgain => agree_again.push(request),
+                Outcome::Unanswered(error) => unsettled.note(&request, &error),
                 Outcome::OutOfTime => unsettled.note(&request, "out of time"),
             }
         }
         unsettled.log();
         self.discrepancies.report(found).await;
+        self.close_differences(agree_again, deadline).await;
+    }
+
+    /// What is left open at the deadline is closed by the reconciler's replay.
+    async fn close_differences(&self, agreeing: Vec<OrderRequest>, deadline: Instant) {
+        let closing = futures::stream::iter(agreeing).for_each_concurrent(
+            CLOSINGS_IN_FLIGHT,
+            async |request| {
+                let id = &request.reservation_id;
+                self.discrepancies.agreed(&request.bucket, id).await;
+            },
+        );
+        if tokio::time::timeout_at(deadline, closing).await.is_err() {
+            tracing::debug!("not every difference that may be gone was looked for");
+        }
     }
 
     async fn one(&self, request: &OrderRequest, decided: &Decided, deadline: Instant) -> Outcome {
@@ -93,27 +117,54 @@ impl Settler {
             Decided::Rejected { reason, .. } => {
                 settle_rejected(&self.redis, &keys, id, *reason).await
             }
-            Decided::Released { .. } => return self.released(request, &keys).await,
+            Decided::Released { .. } => return self.released(request, decided, &keys).await,
             // Parked before; there is nothing to tell Redis.
             Decided::UnknownBucket => return Outcome::Agreed,
         };
         match settled {
+            Ok(Settled::Missing) => self.lost(request, decided).await,
             Ok(settled) => read(request, decided, settled),
-            Err(error) => Outcome::Unanswered(error),
+            Err(error) => unanswered(&error),
+        }
+    }
+
+    /// Redis has the bucket and not the reservation.
+    async fn lost(&self, request: &OrderRequest, decided: &Decided) -> Outcome {
+        let Some(facts) = facts(request, decided) else {
+            return Outcome::Agreed;
+        };
+        let replayed = match self.replayer.replay_facts(&facts).await {
+            Ok(replayed) => replayed,
+            Err(error) => return not_replayed(&error),
+        };
+        match replayed.difference() {
+            Some((kind, detail)) => {
+                let (bucket, id) = (&request.bucket, &request.reservation_id);
+                Outcome::Differs(Discrepancies::of(kind, bucket, id, detail.to_owned()))
+            }
+            None if replayed.agrees() => Outcome::AgreesAgain,
+            // Whoever waits for units, or for the release, has an open task.
+            None => Outcome::Agreed,
         }
     }
 
     /// A fence stands in PostgreSQL; its task releases the units, unless it was done before Redis
     /// got them back.
-    async fn released(&self, request: &OrderRequest, keys: &BucketKeys) -> Outcome {
+    async fn released(
+        &self,
+        request: &OrderRequest,
+        decided: &Decided,
+        keys: &BucketKeys,
+    ) -> Outcome {
         let id = &request.reservation_id;
         match self.redis.reservation(keys, id).await {
             Ok(Some(record)) if record.status.holds_units() => {
                 Outcome::Holds(TaskOrigin::HeldAgain)
             }
-            // Whoever is fenced and gone holds nothing: there is nothing to repair.
-            Ok(_) => Outcome::Agreed,
-            Err(error) => Outcome::Unanswered(error),
+            Ok(Some(_)) => Outcome::Agreed,
+            // Whoever is fenced and gone holds nothing, but a repeat of the request would.
+            Ok(None) => self.lost(request, decided).await,
+            Err(error) => unanswered(&error),
         }
     }
 
@@ -144,6 +195,44 @@ impl Settler {
     }
 }
 
+/// What PostgreSQL says, `None` when it has decided nothing.
+fn facts(request: &OrderRequest, decided: &Decided) -> Option<Facts> {
+    let (kind, reason, order) = match decided {
+        Decided::Ordered {
+            order_id,
+            cancelled,
+            ..
+        } => {
+            let state = match cancelled {
+                true => OrderState::Cancelled,
+                false => OrderState::Active,
+            };
+            (DecisionKind::Ordered, None, Some((order_id.clone(), state)))
+        }
+        Decided::Rejected { reason, .. } => {
+            let reason = reason.as_str().to_owned();
+            (DecisionKind::Rejected, Some(reason), None)
+        }
+        Decided::Released { reason, .. } => (DecisionKind::Released, Some(reason.clone()), None),
+        Decided::UnknownBucket => return None,
+    };
+    Some(Facts {
+        request: request.clone(),
+        kind,
+        reason,
+        order,
+    })
+}
+
+fn unanswered(error: &RedisError) -> Outcome {
+    Outcome::Unanswered(error.to_string())
+}
+
+/// The order's event and the reconciler come back to it.
+fn not_replayed(error: &ReplayError) -> Outcome {
+    Outcome::Unanswered(error.to_string())
+}
+
 fn read(request: &OrderRequest, decided: &Decided, settled: Settled) -> Outcome {
     // A fresh refusal has opened its task in the very transaction that recorded it.
     let given_up_before = matches!(decided, Decided::Rejected { fresh: false, .. });
@@ -168,11 +257,8 @@ fn read(request: &OrderRequest, decided: &Decided, settled: Settled) -> Outcome 
         {
             Outcome::Holds(TaskOrigin::Cancelled)
         }
-        Settled::Agreed { .. } | Settled::BucketGone => Outcome::Agreed,
-        Settled::Missing => differs(
-            kind::RESERVATION_MISSING,
-            format!("postgresql: {}; redis: nothing", word(decided)),
-        ),
+        Settled::Agreed { .. } if !is_fresh(decided) => Outcome::AgreesAgain,
+        Settled::Agreed { .. } | Settled::BucketGone | Settled::Missing => Outcome::Agreed,
         Settled::Contradiction { code, status } => differs(
             kind::CONTRADICTION,
             format!(
@@ -181,6 +267,13 @@ fn read(request: &OrderRequest, decided: &Decided, settled: Settled) -> Outcome 
                 status.map_or("unknown", ReservationStatus::as_str)
             ),
         ),
+    }
+}
+
+const fn is_fresh(decided: &Decided) -> bool {
+    match decided {
+        Decided::Ordered { fresh, .. } | Decided::Rejected { fresh, .. } => *fresh,
+        Decided::Released { .. } | Decided::UnknownBucket => false,
     }
 }
 
