@@ -5,7 +5,7 @@ use seckill_message_bus::BusRuntime;
 
 use crate::exit::Verdict;
 use crate::output::Output;
-use crate::{activity, audit, migrate, reservation, sale};
+use crate::{activity, audit, migrate, order, reservation, sale};
 
 /// Operates a flash sale: schema, activities, inspection, audit, load
 #[derive(Debug, Parser)]
@@ -37,6 +37,9 @@ pub enum Command {
     /// Look at single reservations
     #[command(subcommand)]
     Reservation(reservation::Command),
+    /// Cancel orders
+    #[command(subcommand)]
+    Order(order::Command),
     /// Prove that every unit of an activity is accounted for on both sides
     Audit(Box<audit::Args>),
     /// Run a sale against the running fronts
@@ -51,7 +54,7 @@ impl Command {
         match self {
             Self::Migrate(_) | Self::Sale(_) => true,
             Self::Audit(args) => args.asks_broker(),
-            Self::Activity(_) | Self::Reservation(_) => false,
+            Self::Activity(_) | Self::Reservation(_) | Self::Order(_) => false,
         }
     }
 
@@ -64,6 +67,7 @@ impl Command {
             Self::Migrate(args) => migrate::run(*args, output, bus).await,
             Self::Activity(command) => activity::run(command, output).await,
             Self::Reservation(command) => reservation::run(command, output).await,
+            Self::Order(command) => order::run(command, output).await,
             Self::Audit(args) => audit::run(*args, output, bus).await,
             Self::Sale(command) => sale::run(command, output, bus).await,
         }

@@ -20,6 +20,7 @@ mod cli;
 mod connect;
 mod exit;
 mod migrate;
+mod order;
 mod output;
 mod reservation;
 mod sale;

@@ -10,7 +10,7 @@ async fn help(command: &[&str]) -> String {
 
 #[tokio::test]
 async fn help_of_every_command_is_known() {
-    let commands: [&[&str]; 14] = [
+    let commands: [&[&str]; 15] = [
         &[],
         &["migrate"],
         &["activity"],
@@ -22,6 +22,7 @@ async fn help_of_every_command_is_known() {
         &["activity", "close"],
         &["activity", "show"],
         &["reservation", "show"],
+        &["order", "cancel"],
         &["audit"],
         &["sale"],
         &["sale", "run"],
