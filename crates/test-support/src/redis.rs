@@ -143,6 +143,8 @@ impl PrivateRedis {
             command
                 .args(["--save", "", "--appendonly", "no"])
                 .args(["--maxmemory-policy", "noeviction"])
+                // A replica would otherwise be sent its first data only after five seconds.
+                .args(["--repl-diskless-sync-delay", "0"])
                 .args(["--enable-debug-command", "yes"]);
         }
         command

@@ -308,7 +308,7 @@ impl RedisCluster {
     }
 }
 
-const fn node_arguments(bus_port: &str) -> [&str; 10] {
+const fn node_arguments(bus_port: &str) -> [&str; 8] {
     [
         "--cluster-enabled",
         "yes",
@@ -319,8 +319,6 @@ const fn node_arguments(bus_port: &str) -> [&str; 10] {
         // As shipped: the loss of one slot stops the activities of that slot alone.
         "--cluster-require-full-coverage",
         "no",
-        "--repl-diskless-sync-delay",
-        "0",
     ]
 }
 
