@@ -94,6 +94,9 @@ const NOT_SENT: [&str; 4] = [
 /// What fred says when the server redirected a command, which then did not run anywhere.
 const REDIRECTED: &str = "Too many redirections.";
 
+/// First words by which a server says that it is a replica.
+const FROM_REPLICA: [&str; 2] = ["READONLY", "MASTERDOWN"];
+
 /// What a server says when its script cache lacks the script.
 const NO_SCRIPT: &str = "NOSCRIPT";
 
@@ -160,6 +163,19 @@ fn is_server_reply(kind: &ClientErrorKind, first_word: &str) -> bool {
 /// Whether the server answered that it does not know the script.
 pub(crate) fn is_no_script(error: &ClientError) -> bool {
     error.details().starts_with(NO_SCRIPT)
+}
+
+/// Whether there was no answer in time. A broken connection is no silence: it is opened anew anyway.
+pub(crate) fn is_silence(error: &ClientError) -> bool {
+    matches!(error.kind(), ClientErrorKind::Timeout)
+}
+
+/// Whether the answer shows that the connection is with a replica: since a failover without a broken
+/// connection, the primary is elsewhere.
+pub(crate) fn is_from_replica(error: &ClientError) -> bool {
+    FROM_REPLICA
+        .iter()
+        .any(|word| error.details().starts_with(word))
 }
 
 /// Whether the server redirected the command: it did not run, and the slot map is fresh now.

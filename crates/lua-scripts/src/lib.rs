@@ -14,6 +14,7 @@ mod record;
 mod redis;
 mod runner;
 mod scripts;
+mod silence;
 mod supervisor;
 
 pub use config::RedisConfig;

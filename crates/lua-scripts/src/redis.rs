@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fred::clients::{Client, WithOptions};
+use fred::error::Error as ClientError;
 use fred::interfaces::ClientLike;
 use seckill_key_layout::BucketKeys;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::error::is_silence;
+use crate::silence::Silence;
 use crate::supervisor::{Supervisor, Uptime};
 use crate::{Error, RedisConfig, runner};
 
@@ -27,6 +30,11 @@ struct Shared {
     limit: usize,
     clustered: bool,
     uptime: Arc<Uptime>,
+    /// Changes when an answer, or the want of any, shows that the connections may lead to the wrong server.
+    doubts: watch::Sender<u64>,
+    silence: Silence,
+    /// After which silence the connections are doubted.
+    silent_after: Duration,
     stop: CancellationToken,
     tasks: TaskTracker,
     pub(crate) scripts: runner::Scripts,
@@ -66,6 +74,7 @@ impl Redis {
         }
         let clustered = clients.first().is_some_and(|client| client.is_clustered());
         let uptime = Uptime::new(clients.len());
+        let doubts = watch::Sender::new(0);
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         for (index, client) in clients.iter().enumerate() {
@@ -73,6 +82,7 @@ impl Redis {
                 index,
                 client: client.clone(),
                 uptime: Arc::clone(&uptime),
+                doubts: doubts.subscribe(),
                 stop: stop.clone(),
                 unresponsive_after: config.unresponsive_after(),
             };
@@ -87,6 +97,9 @@ impl Redis {
                 limit: config.buffer_limit,
                 clustered,
                 uptime,
+                doubts,
+                silence: Silence::new(runner::SLOT_GROUPS),
+                silent_after: config.unresponsive_after(),
                 stop,
                 tasks,
                 scripts: runner::Scripts::new(),
@@ -164,6 +177,23 @@ impl Redis {
             .map(turn)
             .find(|client| client.is_connected())
             .unwrap_or_else(|| turn(0))
+    }
+
+    /// Looks for the right server again.
+    pub(crate) fn doubt_connections(&self) {
+        self.shared
+            .doubts
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Notes what became of a call of a group of slots.
+    pub(crate) fn hear<T>(&self, group: usize, outcome: &Result<T, ClientError>) {
+        let silent = matches!(outcome, Err(error) if is_silence(error));
+        if !silent {
+            self.shared.silence.ends(group);
+        } else if self.shared.silence.lasts(group) >= self.shared.silent_after {
+            self.doubt_connections();
+        }
     }
 
     /// The slot by which a cluster routes a command; standalone servers need none.

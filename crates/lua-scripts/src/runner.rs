@@ -10,7 +10,7 @@ use fred::types::{ClusterHash, CustomCommand, Value};
 use seckill_key_layout::BucketKeys;
 use tokio::sync::Mutex;
 
-use crate::error::{is_no_script, is_redirection};
+use crate::error::{is_from_replica, is_no_script, is_redirection};
 use crate::scripts::{Kind, Script};
 use crate::{Error, Redis};
 
@@ -28,7 +28,7 @@ pub(crate) struct Scripts(Vec<Loadable>);
 const SLOTS_TOGETHER: u16 = 256;
 
 /// Groups of the 16,384 slots. Standalone servers need the first one alone.
-const SLOT_GROUPS: usize = 16_384 / SLOTS_TOGETHER as usize;
+pub(crate) const SLOT_GROUPS: usize = 16_384 / SLOTS_TOGETHER as usize;
 
 struct Loadable {
     source: &'static str,
@@ -124,7 +124,9 @@ impl Redis {
         let mut round = 1;
         loop {
             let generation = loads.generation.load(Ordering::Acquire);
-            let error = match send(client, call).await {
+            let outcome = send(client, call).await;
+            self.hear(group(&call.route), &outcome);
+            let error = match outcome {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
@@ -134,7 +136,7 @@ impl Redis {
             if is_no_script(&error) {
                 self.load(client, call, generation).await?;
             } else if !is_redirection(&error) {
-                return Err(Error::from_client(call.kind.name(), &error));
+                return Err(self.refused(call.kind.name(), &error));
             }
             round += 1;
         }
@@ -176,11 +178,21 @@ impl Redis {
         let mut round = 1;
         loop {
             let command = CustomCommand::new_static(name, route.clone(), false);
-            match client.custom(command, arguments.clone()).await {
+            let outcome = client.custom(command, arguments.clone()).await;
+            self.hear(group(&route), &outcome);
+            match outcome {
                 Err(error) if is_redirection(&error) && round < ROUNDS_MAX => round += 1,
-                result => return result.map_err(|error| Error::from_client(name, &error)),
+                result => return result.map_err(|error| self.refused(name, &error)),
             }
         }
+    }
+
+    /// Sorts an error, and looks for the primary when a replica has answered.
+    fn refused(&self, name: &'static str, error: &ClientError) -> Error {
+        if is_from_replica(error) {
+            self.doubt_connections();
+        }
+        Error::from_client(name, error)
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use fred::clients::{Client, WithOptions};
 use fred::interfaces::{ClientLike, EventInterface};
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -17,6 +18,10 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Wait before a connection task that ended is started again.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
+
+/// Between two attempts to find the right server. While there is no primary the address may lead to a
+/// replica or a hung server for as long as the failover takes, and all processes try.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// How many unresponsive periods a connection may claim to be up without one answered heartbeat
 /// before its task is replaced: its socket is blocked, and it cannot see that by itself.
@@ -54,6 +59,8 @@ pub(crate) struct Supervisor {
     pub(crate) index: usize,
     pub(crate) client: WithOptions<Client>,
     pub(crate) uptime: Arc<Uptime>,
+    /// Changes when the connection may lead to the wrong server: a replica, or one that hangs.
+    pub(crate) doubts: watch::Receiver<u64>,
     pub(crate) stop: CancellationToken,
     /// Silence after which the library closes a connection by itself.
     pub(crate) unresponsive_after: Duration,
@@ -105,6 +112,8 @@ impl Supervisor {
 
     /// Follows the connection's events and returns only when it is stalled.
     async fn watch(&self) {
+        let mut doubts = self.doubts.clone();
+        let mut looked_again: Option<Instant> = None;
         let mut up = self.client.reconnect_rx();
         let mut errors = self.client.error_rx();
         let mut heartbeat = tokio::time::interval(HEARTBEAT);
@@ -129,6 +138,13 @@ impl Supervisor {
                     }
                     Err(RecvError::Closed) => return,
                 },
+                Ok(()) = doubts.changed() => {
+                    // What comes during the pause is repeated by the next call after it.
+                    if looked_again.is_none_or(|at| at.elapsed() >= LOOK_PAUSE) {
+                        looked_again = Some(Instant::now());
+                        self.look_again().await;
+                    }
+                }
                 _ = heartbeat.tick() => {
                     // While it is down the library reconnects by itself, so that is no stall.
                     let fine = !self.client.is_connected()
@@ -140,6 +156,19 @@ impl Supervisor {
                     }
                 }
             }
+        }
+    }
+
+    /// Opens the connection anew, and in a cluster asks who serves which slot. It goes on in the background when it takes longer than a server may be
+    /// silent, and shows as an event then.
+    async fn look_again(&self) {
+        warn!(
+            connection = self.index,
+            "redis is silent or answers as a replica, connecting again"
+        );
+        let anew = self.client.force_reconnection();
+        if let Ok(Err(error)) = tokio::time::timeout(self.unresponsive_after, anew).await {
+            debug!(connection = self.index, %error, "connecting again failed");
         }
     }
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use seckill_lua_scripts::{Error, ErrorKind, Redis, RedisConfig};
 use seckill_state_machine::ReserveCode;
-use seckill_test_support::{Dir, FaultProxy, FrameAction, Framing, Mode, Sever, eventually};
+use seckill_test_support::{
+    Dir, FaultProxy, FrameAction, Framing, Mode, PrivateRedis, Sever, eventually,
+};
 
 use crate::world::{World, config};
 
@@ -270,4 +272,37 @@ async fn connecting_does_not_need_a_server() {
         redis.ping().await.unwrap_err().kind(),
         ErrorKind::Unavailable
     );
+}
+
+/// A planned switch ends no connection: the client finds itself with a replica, is refused, and looks for
+/// the primary by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_left_with_a_replica_finds_the_primary() {
+    let (world, proxy) = behind_a_proxy(10, |_| {}).await;
+    let successor = PrivateRedis::start().await;
+    successor.replica_of(&world.server).await;
+    let before = world.redis.connected_since().unwrap();
+
+    successor.cli(&["REPLICAOF", "NO", "ONE"]).await;
+    proxy.set_upstream(successor.address());
+    world.server.replica_of(&successor).await;
+    let refusal = world.try_reserve("u1", "q1").await.unwrap_err();
+    assert_eq!(refusal.kind(), ErrorKind::Refused, "{refusal}");
+
+    let reply = eventually(DEADLINE, "a purchase from the new primary", async || {
+        world.try_reserve("u1", "q1").await
+    })
+    .await;
+    assert_eq!((reply.code, reply.replay), (ReserveCode::Accepted, false));
+    // Whoever asks can tell that a failover may have happened.
+    eventually(DEADLINE, "the new connection shows", async || {
+        let since = world.redis.connected_since();
+        if since.is_some_and(|since| since > before) {
+            Ok(())
+        } else {
+            Err("still the old one")
+        }
+    })
+    .await;
+    assert_eq!(proxy.counters().open, 1);
 }
