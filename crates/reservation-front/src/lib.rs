@@ -10,6 +10,7 @@
 
 mod activities;
 mod answer;
+mod breaker;
 mod counters;
 mod deadline;
 mod faults;

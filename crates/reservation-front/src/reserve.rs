@@ -16,6 +16,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::activities::Activities;
 use crate::answer::{Answer, answer, from_cache, wants_first_send};
+use crate::breaker::{Breaker, Pass};
 use crate::deadline::CallDeadline;
 use crate::faults::Fault;
 use crate::first_send::{FirstSend, FirstSends};
@@ -43,6 +44,7 @@ pub(crate) struct Reserving {
     negative_cache_max: u32,
     assume_window: Duration,
     started: Instant,
+    breaker: Arc<Breaker>,
     redis_trouble: LogLimit,
     damage: LogLimit,
     shed: LogLimit,
@@ -56,6 +58,7 @@ struct Attempt {
     reservation_id: ReservationId,
     traceparent: Option<Traceparent>,
     deadline: CallDeadline,
+    pass: Pass,
     _room: OwnedSemaphorePermit,
 }
 
@@ -91,6 +94,7 @@ impl Reserving {
             negative_cache_max: settings.negative_cache(),
             assume_window: settings.assume_window_ms,
             started: Instant::now(),
+            breaker: Breaker::new(settings.damage_pause_ms),
             redis_trouble: LogLimit::new(),
             damage: LogLimit::new(),
             shed: LogLimit::new(),
@@ -119,6 +123,9 @@ impl Reserving {
             }
             return Err(fail(Fault::SystemBusy));
         };
+        let Some(pass) = self.breaker.admit(&call.scope) else {
+            return Err(fail(Fault::SystemBusy));
+        };
         let planned = timeout_at(deadline.instant(), self.plan(&call)).await;
         let (keys, meta, reservation_id) = match planned {
             Ok(Ok(Plan::Ask(keys, meta, reservation_id))) => (keys, meta, reservation_id),
@@ -136,6 +143,7 @@ impl Reserving {
             reservation_id,
             traceparent,
             deadline,
+            pass,
             _room: room,
         };
         let this = Arc::clone(self);
@@ -169,7 +177,8 @@ impl Reserving {
             return ours(ReserveCode::ConfigMissing);
         };
         if meta.bucket.scope != call.scope {
-            self.report_damage(&call.scope, "its meta describes another activity");
+            self.breaker
+                .damaged(&call.scope, "its meta describes another activity");
             return ours(ReserveCode::InvariantViolation);
         }
         let bucket_id = bucket_of_user(&call.scope, &call.user_id, meta.bucket_count);
@@ -209,6 +218,7 @@ impl Reserving {
                 attempt.reservation_id.clone(),
             ));
         }
+        self.judge(&attempt, &reply);
         self.log_reply(&attempt, &reply, after_unknown, began);
         match answer(&reply, &attempt.call.request_id, after_unknown) {
             Answer::Outcome(body) if reply.code == ReserveCode::UserAlreadyReserved => {
@@ -298,7 +308,8 @@ impl Reserving {
     /// is unknown, also when the next attempt surely did not run.
     fn script_failed(&self, attempt: &Attempt, error: &RedisError, after_unknown: bool) -> Fault {
         if error.kind() == ErrorKind::Broken {
-            self.report_damage(&attempt.call.scope, &error.to_string());
+            self.breaker
+                .damaged(&attempt.call.scope, &error.to_string());
         } else if let Some(left_out) = self.redis_trouble.allow() {
             warn!(
                 request_id = %attempt.call.request_id,
@@ -318,7 +329,7 @@ impl Reserving {
 
     fn lookup_failed(&self, scope: &Scope, error: &RedisError) -> Fault {
         if error.kind() == ErrorKind::Broken {
-            self.report_damage(scope, &error.to_string());
+            self.breaker.damaged(scope, &error.to_string());
         } else if let Some(left_out) = self.redis_trouble.allow() {
             warn!(left_out, "the activity could not be read: {error}");
         }
@@ -337,15 +348,23 @@ impl Reserving {
         }
     }
 
+    /// Whether this reply lets its version be sold further.
+    fn judge(&self, attempt: &Attempt, reply: &ReserveReply) {
+        let scope = &attempt.call.scope;
+        let what = || format!("{}: {:?}", reply.code, reply.status);
+        match reply.code {
+            ReserveCode::InvariantViolation => self.breaker.damaged(scope, &what()),
+            // One reservation is wrong; its neighbours are not.
+            ReserveCode::ReservationIdConflict => {
+                self.report_damage(scope, &what());
+                attempt.pass.sound();
+            }
+            _ => attempt.pass.sound(),
+        }
+    }
+
     fn log_reply(&self, attempt: &Attempt, reply: &ReserveReply, repeated: bool, began: Instant) {
         let scope = &attempt.call.scope;
-        let severe = matches!(
-            reply.code,
-            ReserveCode::InvariantViolation | ReserveCode::ReservationIdConflict
-        );
-        if severe {
-            self.report_damage(scope, &format!("{}: {:?}", reply.code, reply.status));
-        }
         macro_rules! line {
             ($level:ident) => {
                 $level!(

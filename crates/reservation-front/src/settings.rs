@@ -112,6 +112,13 @@ pub struct FrontSettings {
           value_name = "MS", value_parser = millis)]
     pub assume_window_ms: Duration,
 
+    /// How long a version is not sold after an answer that shows damaged data, in milliseconds
+    ///
+    /// Then one call is let through, whose answer decides whether the sale goes on.
+    #[arg(long, env = "SECKILL_FRONT_DAMAGE_PAUSE_MS", default_value = "5000",
+          value_name = "MS", value_parser = millis_between::<100, 600_000>)]
+    pub damage_pause_ms: Duration,
+
     #[command(flatten)]
     pub(crate) redis: RedisArgs,
 

@@ -14,9 +14,9 @@ use seckill_proto::v1::{
 };
 use seckill_state_machine::{
     ActivityId, ActivitySettings, ActivityState, ActivityVersion, BucketCount, BucketId, Quantity,
-    Scope, SkuId, TimestampMs,
+    ReservationId, ReservationStatus, Scope, SkuId, TimestampMs,
 };
-use seckill_test_support::{PrivateRedis, ServiceBuilder, ServiceProcess};
+use seckill_test_support::{PrivateRedis, ServiceBuilder, ServiceProcess, eventually};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 use tonic_types::StatusExt;
@@ -68,8 +68,13 @@ pub(crate) fn settings(stock: u64) -> ActivitySettings {
 impl Sale {
     /// Preheats, but does not open.
     pub(crate) async fn prepare(server: &PrivateRedis, settings: ActivitySettings) -> Self {
+        Self::prepare_at(server.url(), settings).await
+    }
+
+    /// The same, wherever it is.
+    pub(crate) async fn prepare_at(url: String, settings: ActivitySettings) -> Self {
         let redis = Redis::connect(&RedisConfig {
-            url: server.url().into(),
+            url: url.into(),
             command_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(5),
             connections: 1,
@@ -92,7 +97,12 @@ impl Sale {
 
     /// Preheats and opens.
     pub(crate) async fn open(server: &PrivateRedis, settings: ActivitySettings) -> Self {
-        let sale = Self::prepare(server, settings).await;
+        Self::open_at(server.url(), settings).await
+    }
+
+    /// The same, wherever it is.
+    pub(crate) async fn open_at(url: String, settings: ActivitySettings) -> Self {
+        let sale = Self::prepare_at(url, settings).await;
         sale.point_here().await;
         sale.set_state(ActivityState::Active).await;
         sale
@@ -129,6 +139,21 @@ impl Sale {
     /// The first bucket, which is the only one in most tests.
     pub(crate) fn keys(&self) -> BucketKeys {
         BucketKeys::new(&self.settings.scope.bucket(BucketId::ZERO))
+    }
+
+    /// Buys a first unit and waits until the front has tried to send it, which leaves its state as it is
+    /// from then on: there is no broker.
+    pub(crate) async fn warm_up(&self, client: &mut Client) {
+        let warm = reserve(client, self.call("warm", "warm")).await;
+        let id = ReservationId::parse(warm.reservation_id).unwrap();
+        eventually(PATIENCE, "the first send is noted", async || {
+            let found = self.redis.reservation(&self.keys(), &id).await;
+            match found.map(|record| record.map(|record| record.status)) {
+                Ok(Some(ReservationStatus::SendUnknown)) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
     }
 
     /// What is available and reserved in the first bucket.

@@ -12,6 +12,7 @@
 
 mod boot;
 mod clocks;
+mod damage;
 mod deadlines;
 mod first_sends;
 mod harness;
@@ -21,6 +22,8 @@ mod lost_replies;
 mod overload;
 mod presale;
 mod queries;
+mod redis_cluster;
+mod redis_errors;
 mod scenarios;
 mod settings;
 mod shutdown;
