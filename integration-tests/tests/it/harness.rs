@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use prost::Message;
 use seckill_integration_tests::checks::{Bucket, Fields, buckets};
 use seckill_integration_tests::{FrontClient, Sale, Sandbox};
+use seckill_proto::events::v1::OrderRequest;
 use seckill_proto::v1::ReserveCode;
 use seckill_test_support::remoting::{RemotingCommand, SEND_MESSAGE, call};
 use seckill_test_support::{Dir, FaultProxy, Frame, FrameAction, broker_addr, eventually};
@@ -18,6 +20,9 @@ pub const SOON: Duration = Duration::from_secs(30);
 /// Everything settled: the longest repair of a test's timers takes some ten seconds, and the broker's
 /// first redelivery ten more.
 pub const SETTLES: Duration = Duration::from_secs(90);
+
+/// Where order requests go.
+pub const REQUESTS: &str = "seckill-order-request";
 
 /// Calls of one front in flight at once.
 const AT_ONCE: usize = 64;
@@ -234,4 +239,102 @@ pub fn send_raw(sandbox: &Sandbox, topic: &str, properties: &[(&str, &str)], bod
     request.body = body.to_vec().into();
     let answer = call(broker_addr().unwrap(), &request).unwrap();
     assert_eq!(answer.code, 0, "{:?}", answer.remark);
+}
+
+/// The request that a reservation stands for.
+pub fn request_of(held: &Fields) -> OrderRequest {
+    let text = |name: &str| held[name].clone();
+    OrderRequest {
+        schema_version: 1,
+        reservation_id: text("reservation_id"),
+        message_id: text("message_id"),
+        request_id: text("request_id"),
+        activity_id: text("activity_id"),
+        sku_id: text("sku_id"),
+        user_id: text("user_id"),
+        activity_version: held["activity_version"].parse().unwrap(),
+        bucket_id: held["bucket_id"].parse().unwrap(),
+        quantity: held["quantity"].parse().unwrap(),
+        reserved_at_ms: held["reserved_at_ms"].parse().unwrap(),
+        traceparent: text("traceparent"),
+    }
+}
+
+/// The properties that its message carries.
+pub fn envelope(held: &Fields) -> [(&str, &str); 7] {
+    [
+        ("KEYS", &held["message_id"]),
+        ("message_id", &held["message_id"]),
+        ("schema", "1"),
+        ("activity_id", &held["activity_id"]),
+        ("sku_id", &held["sku_id"]),
+        ("activity_version", &held["activity_version"]),
+        ("bucket_id", &held["bucket_id"]),
+    ]
+}
+
+/// Sends a reservation's order request again, past all services, as a broker that delivers late or
+/// twice does.
+pub fn resend(sandbox: &Sandbox, held: &Fields) {
+    let body = request_of(held).encode_to_vec();
+    send_raw(sandbox, REQUESTS, &envelope(held), &body);
+}
+
+/// Remembers all of Redis, as a replica does that hears of nothing after this.
+pub async fn remember(sandbox: &Sandbox) {
+    copy_redis(sandbox, "0", "1").await;
+}
+
+/// Redis falls back to what was remembered, as after a failover to that replica. The services keep
+/// their connections, so that nothing but the data changes under them.
+pub async fn fall_back(sandbox: &Sandbox) {
+    copy_redis(sandbox, "1", "0").await;
+}
+
+/// Makes one database of Redis equal to another, expiries included, in one transaction.
+async fn copy_redis(sandbox: &Sandbox, from: &str, to: &str) {
+    let mut redis = sandbox.redis().connection().await.unwrap();
+    redis.call(&["SELECT", to]).await.unwrap();
+    let stale = redis.call(&["KEYS", "*"]).await.unwrap().texts();
+    redis.call(&["SELECT", from]).await.unwrap();
+    let keys = redis.call(&["KEYS", "*"]).await.unwrap().texts();
+    redis.call(&["MULTI"]).await.unwrap();
+    redis.call(&["SELECT", to]).await.unwrap();
+    for key in &stale {
+        redis.call(&["DEL", key]).await.unwrap();
+    }
+    redis.call(&["SELECT", from]).await.unwrap();
+    for key in &keys {
+        redis.call(&["COPY", key, key, "DB", to]).await.unwrap();
+    }
+    let done = redis.call(&["EXEC"]).await.unwrap();
+    assert_eq!(done.list().len(), stale.len() + keys.len() + 2);
+}
+
+/// Awaits that a reservation is in a state.
+pub async fn reaches(sandbox: &Sandbox, sale: &Sale, id: &str, state: &str) {
+    let key = sale.key(0, &format!("resv:{id}"));
+    eventually(SETTLES, &format!("{id} in {state}"), async || {
+        let now = sandbox.redis().cli(&["HGET", &key, "status"]).await.text();
+        if now == state { Ok(()) } else { Err(now) }
+    })
+    .await;
+}
+
+/// Opens the task of a reservation that is overdue, as the reconciler does once patience is over.
+pub async fn give_up(sandbox: &Sandbox, held: &Fields) {
+    let open = format!(
+        "INSERT INTO compensation_task (reservation_id, request_id, user_id, activity_id, sku_id,
+            version, bucket_id, quantity, reserved_at, origin, next_attempt_at, updated_by)
+        VALUES ('{}', '{}', '{}', '{}', '{}', {}, {}, {}, now(), 'OVERDUE', now(), 'test')",
+        held["reservation_id"],
+        held["request_id"],
+        held["user_id"],
+        held["activity_id"],
+        held["sku_id"],
+        held["activity_version"],
+        held["bucket_id"],
+        held["quantity"]
+    );
+    sandbox.database().execute(&open).await;
 }

@@ -11,6 +11,8 @@
 )]
 
 mod boot;
+mod cancelling;
+mod fence;
 mod harness;
 mod identity;
 mod leaving;

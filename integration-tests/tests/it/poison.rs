@@ -4,17 +4,15 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
-use seckill_integration_tests::checks::Fields;
 use seckill_integration_tests::{Plan, Sale, Sandbox, Service};
 use seckill_proto::events::v1::OrderRequest;
 use seckill_proto::v1::ReservationStatus;
 use seckill_test_support::{Dir, Mode, eventually};
 
 use crate::harness::{
-    SETTLES, SOON, all_reach, buy_many, message_id, orders, reservations, send_raw, tally,
+    REQUESTS, SETTLES, SOON, all_reach, buy_many, envelope, message_id, orders, request_of,
+    reservations, send_raw, tally,
 };
-
-const REQUESTS: &str = "seckill-order-request";
 
 /// A request as a front would send it, for a reservation that does not exist.
 fn request(sale: &Sale, number: u32) -> OrderRequest {
@@ -231,36 +229,4 @@ async fn assert_parked_whole(sandbox: &Sandbox, key: &str, body: &[u8]) {
     assert!(!texts[1].is_empty(), "{key}: it says what is wrong");
     let topic = sandbox.namespace().full_name(REQUESTS);
     assert_eq!(texts[2..], ["order-consumer", topic.as_str()], "{key}");
-}
-
-/// The request that a reservation stands for.
-fn request_of(held: &Fields) -> OrderRequest {
-    let text = |name: &str| held[name].clone();
-    OrderRequest {
-        schema_version: 1,
-        reservation_id: text("reservation_id"),
-        message_id: text("message_id"),
-        request_id: text("request_id"),
-        activity_id: text("activity_id"),
-        sku_id: text("sku_id"),
-        user_id: text("user_id"),
-        activity_version: held["activity_version"].parse().unwrap(),
-        bucket_id: held["bucket_id"].parse().unwrap(),
-        quantity: held["quantity"].parse().unwrap(),
-        reserved_at_ms: held["reserved_at_ms"].parse().unwrap(),
-        traceparent: text("traceparent"),
-    }
-}
-
-/// The properties that its message carries.
-fn envelope(held: &Fields) -> [(&str, &str); 7] {
-    [
-        ("KEYS", &held["message_id"]),
-        ("message_id", &held["message_id"]),
-        ("schema", "1"),
-        ("activity_id", &held["activity_id"]),
-        ("sku_id", &held["sku_id"]),
-        ("activity_version", &held["activity_version"]),
-        ("bucket_id", &held["bucket_id"]),
-    ]
 }
