@@ -12,7 +12,11 @@ const SUCCESS: i32 = 0;
 
 /// Messages of a topic that a group has not acknowledged. A group that nobody has started has no
 /// offsets, and so no lag: its messages show as open reservations.
-pub(crate) fn lag(namespace: &MqNamespace, topic: &str, group: &str) -> anyhow::Result<i64> {
+///
+/// # Errors
+///
+/// When the broker does not answer.
+pub fn lag(namespace: &MqNamespace, topic: &str, group: &str) -> anyhow::Result<i64> {
     let (topic, group) = (namespace.full_name(topic), namespace.full_name(group));
     let fields = [("consumerGroup", group.as_str()), ("topic", topic.as_str())];
     let request = RemotingCommand::request(GET_CONSUME_STATS, &fields);

@@ -16,8 +16,9 @@ mod settings;
 mod settled;
 
 pub use answers::AnswerBook;
+pub use broker::lag;
 pub use ctl::CtlOutput;
 pub use front::FrontClient;
 pub use sale::{Plan, Sale};
 pub use sandbox::{Sandbox, SandboxBuilder, Services};
-pub use settings::{HMAC_SECRETS, Service};
+pub use settings::{HMAC_SECRETS, Service, timers};

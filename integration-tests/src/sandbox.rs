@@ -12,7 +12,7 @@ use seckill_test_support::{
 use crate::checks;
 use crate::ctl::{self, CtlOutput};
 use crate::front::FrontClient;
-use crate::settings::{HMAC_SECRETS, Service, TIMERS};
+use crate::settings::{HMAC_SECRETS, Service, timers};
 use crate::settled::unsettled;
 
 /// What a sandbox is made of.
@@ -240,7 +240,7 @@ impl Sandbox {
             ),
             ("SECKILL_HMAC_SECRETS", HMAC_SECRETS.to_owned()),
         ];
-        let timers = TIMERS.map(|(name, value)| (name, value.to_owned()));
+        let timers = timers().map(|(name, value)| (name, value.to_owned()));
         own.into_iter()
             .chain(timers)
             .map(|(name, value)| (name.to_owned(), value))

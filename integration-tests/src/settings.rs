@@ -46,7 +46,7 @@ pub const HMAC_SECRETS: &str = "1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 ///
 /// Time limits of single calls stay generous: the machine compiles and runs other tests meanwhile,
 /// and a limit that strikes by chance makes a fault that the test did not ask for.
-pub(crate) const TIMERS: [(&str, &str); 27] = [
+const TIMERS: [(&str, &str); 27] = [
     ("SECKILL_REDIS_COMMAND_TIMEOUT_MS", "1000"),
     ("SECKILL_ROCKETMQ_SEND_TIMEOUT_MS", "2000"),
     ("SECKILL_DATABASE_POOL_SIZE", "4"),
@@ -76,3 +76,9 @@ pub(crate) const TIMERS: [(&str, &str); 27] = [
     ("SECKILL_RECONCILER_HOLDERS_INTERVAL_MS", "5000"),
     ("SECKILL_RECONCILER_GRACE_MS", "5000"),
 ];
+
+/// These timers, as variables of a service's environment.
+#[must_use]
+pub const fn timers() -> [(&'static str, &'static str); TIMERS.len()] {
+    TIMERS
+}

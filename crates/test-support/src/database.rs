@@ -129,20 +129,7 @@ impl TestDatabase {
     ///
     /// When the query fails.
     pub async fn texts(&self, query: &str) -> Vec<Vec<String>> {
-        let client = self.client().await;
-        let messages = client
-            .simple_query(query)
-            .await
-            .with_context(|| query.to_owned())
-            .or_fail("a query");
-        let mut rows = Vec::new();
-        for message in messages {
-            if let tokio_postgres::SimpleQueryMessage::Row(row) = message {
-                let texts = (0..row.len()).map(|column| row.get(column).unwrap_or("").to_owned());
-                rows.push(texts.collect());
-            }
-        }
-        rows
+        query_texts(&self.url, query).await.or_fail("a query")
     }
 
     /// The single number that a query returns.
@@ -198,6 +185,28 @@ impl Drop for TestDatabase {
             Err(_) => eprintln!("{} stays behind", self.name),
         }
     }
+}
+
+/// The rows of a query as texts, over a connection of its own; NULL is an empty text. For a server that
+/// may be away: [`TestDatabase::texts`] ends the test then.
+///
+/// # Errors
+///
+/// When the server cannot be reached or the query fails.
+pub async fn query_texts(url: &str, query: &str) -> anyhow::Result<Vec<Vec<String>>> {
+    let messages = connect(url)
+        .await?
+        .simple_query(query)
+        .await
+        .with_context(|| query.to_owned())?;
+    let mut rows = Vec::new();
+    for message in messages {
+        if let tokio_postgres::SimpleQueryMessage::Row(row) = message {
+            let texts = (0..row.len()).map(|column| row.get(column).unwrap_or("").to_owned());
+            rows.push(texts.collect());
+        }
+    }
+    Ok(rows)
 }
 
 /// Connects, and drives the connection in the background.

@@ -21,7 +21,7 @@ mod soak;
 mod stack;
 mod temp;
 
-pub use database::TestDatabase;
+pub use database::{TestDatabase, query_texts};
 pub use eventually::eventually;
 pub use fail::OrFail;
 pub use namesrv::{MqNamespace, NamesrvProxy, broker_addr};

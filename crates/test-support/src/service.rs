@@ -330,6 +330,9 @@ impl ServiceProcess {
 impl Drop for ServiceProcess {
     fn drop(&mut self) {
         self.process.kill();
+        if !self.settings.is_judged {
+            return;
+        }
         if std::thread::panicking() {
             let lines = self.process.last_lines(40);
             eprintln!("--- the end of the log of {}\n{lines}", self.name());

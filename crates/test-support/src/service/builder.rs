@@ -28,6 +28,7 @@ pub struct ServiceBuilder {
     run_dir: Option<PathBuf>,
     log_dir: Option<PathBuf>,
     pub(super) allowed_errors: Vec<String>,
+    pub(super) is_judged: bool,
 }
 
 /// How a process that was run to its end has ended.
@@ -51,6 +52,7 @@ impl ServiceBuilder {
             run_dir: None,
             log_dir: None,
             allowed_errors: Vec::new(),
+            is_judged: true,
         }
     }
 
@@ -113,6 +115,13 @@ impl ServiceBuilder {
     #[must_use]
     pub fn allow_errors(mut self, text: &str) -> Self {
         self.allowed_errors.push(text.to_owned());
+        self
+    }
+
+    /// Leaves its log to the caller: nothing in it makes the end of the handle a failure.
+    #[must_use]
+    pub const fn unjudged(mut self) -> Self {
+        self.is_judged = false;
         self
     }
 

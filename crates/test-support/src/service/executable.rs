@@ -5,19 +5,18 @@ use std::time::SystemTime;
 
 use anyhow::{Context, ensure};
 
-/// The path of an executable of this workspace, in the folder above the test's own.
+/// The path of an executable of this workspace: beside the one that asks, or in the folder above a
+/// test's own.
 ///
 /// # Errors
 ///
 /// When it has not been built: Cargo builds for a test only the executables of its own package.
 pub fn executable(name: &str) -> anyhow::Result<PathBuf> {
-    let test = std::env::current_exe().context("asking for the test's own path")?;
-    let folder = test
-        .parent()
-        .filter(|folder| folder.ends_with("deps") || folder.ends_with("examples"))
-        .and_then(Path::parent)
-        .context("the test does not run from a target folder")?;
-    let path = folder.join(name);
+    let own = std::env::current_exe().context("asking for the own path")?;
+    let folder = own.parent().context("a program without a folder")?;
+    let is_test = folder.ends_with("deps") || folder.ends_with("examples");
+    let above = folder.parent().filter(|_| is_test);
+    let path = above.unwrap_or(folder).join(name);
     ensure!(
         path.is_file(),
         "{} is not built; run: cargo build --workspace --bins",
