@@ -1,4 +1,4 @@
-.PHONY: help demo up down test soak lint ci fmt bench model
+.PHONY: help demo up down test soak lint ci fmt bench model chaos
 .DEFAULT_GOAL := help
 
 help:
@@ -10,6 +10,7 @@ help:
 	@echo "make lint   every static check"
 	@echo "make bench  figures of the parts that have some (debug profile, real servers)"
 	@echo "make model  search the protocol for longer (MODEL_MINUTES=10), with and without each safeguard"
+	@echo "make chaos  a sale under faults, and the check of what is left (CHAOS_SECONDS, CHAOS_SEED)"
 	@echo "make ci     what a fresh machine runs: lint, test, clean up"
 	@echo "make fmt    format the Rust code"
 
@@ -42,3 +43,6 @@ bench:
 
 model:
 	@scripts/model $(ARGS)
+
+chaos:
+	@scripts/chaos $(ARGS)
