@@ -52,7 +52,7 @@ impl Refusal {
 pub(crate) fn read<S: Parser>(arguments: Vec<OsString>) -> Result<Parsed<S>, Refusal> {
     // The whole command names settings, also those whose variable is empty and therefore ignored.
     let known = S::command();
-    let command = without_empty_variables(known.clone());
+    let command = with_negative_numbers(without_empty_variables(known.clone()));
     let refuse = |error: clap::Error| refusal(&known, &error);
     let mut matches = command.try_get_matches_from(arguments).map_err(refuse)?;
     let description = describe(&known, &matches);
@@ -77,6 +77,17 @@ fn without_empty_variables(command: Command) -> Command {
             }
         })
         .mut_subcommands(without_empty_variables)
+}
+
+/// Lets `--flag -1` give the flag a value, so that a wrong number is refused by the flag's name. Without
+/// that, `-1` would be taken for a flag of its own, of which nobody has heard.
+fn with_negative_numbers(command: Command) -> Command {
+    command
+        .mut_args(|arg| {
+            let takes_values = arg.get_action().takes_values();
+            arg.allow_negative_numbers(takes_values)
+        })
+        .mut_subcommands(with_negative_numbers)
 }
 
 /// How a setting is called: its flag, and its variable if it has one.
@@ -217,6 +228,23 @@ mod tests {
             size.message,
             "error: --size is wrong: must be from 1 to 10\n"
         );
+    }
+
+    #[test]
+    fn a_negative_number_is_refused_by_the_name_of_its_flag() {
+        for arguments in [["--size", "-1"], ["--size", "-0.5"]] {
+            let refused = refusal(&[&["--url", "redis://h"], arguments.as_slice()].concat());
+            assert_eq!(refused.exit_code, 64);
+            assert!(
+                refused
+                    .message
+                    .starts_with("error: --size is wrong: must be"),
+                "{}",
+                refused.message
+            );
+        }
+        let unknown = refusal(&["--url", "redis://h", "-1"]);
+        assert!(unknown.message.contains("-1"), "{}", unknown.message);
     }
 
     #[test]
