@@ -129,10 +129,13 @@ impl Redis {
     /// When no answer comes in time or there is no connection.
     pub async fn ping(&self) -> Result<(), Error> {
         let _permit = self.permit()?;
-        self.client()
-            .ping::<()>(None)
-            .await
-            .map_err(|error| Error::from_client("ping", &error))
+        let answer = self.client().ping::<()>(None).await;
+        answer.map_err(|error| match Error::from_client("ping", &error) {
+            Error::NotConnected(reason) => {
+                Error::NotConnected(self.shared.uptime.trouble().unwrap_or(reason))
+            }
+            other => other,
+        })
     }
 
     /// Finishes what is in flight and closes the connections.
@@ -194,6 +197,10 @@ impl Redis {
         } else if self.shared.silence.lasts(group) >= self.shared.silent_after {
             self.doubt_connections();
         }
+    }
+
+    pub(crate) fn is_clustered(&self) -> bool {
+        self.shared.clustered
     }
 
     /// The slot by which a cluster routes a command; standalone servers need none.

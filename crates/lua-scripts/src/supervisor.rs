@@ -27,23 +27,56 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// before its task is replaced: its socket is blocked, and it cannot see that by itself.
 const STALLS_MAX: u32 = 3;
 
+/// How long the same trouble of one connection is not told again.
+const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// What a server says to a cluster's client when it is no cluster.
+const NO_CLUSTER: &str = "cluster support disabled";
+
 /// When each connection came up; `None` while it is down.
 #[derive(Debug)]
-pub(crate) struct Uptime(Mutex<Vec<Option<Instant>>>);
+pub(crate) struct Uptime {
+    slots: Mutex<Vec<Option<Instant>>>,
+    trouble: Mutex<Option<String>>,
+}
 
 impl Uptime {
     pub(crate) fn new(connections: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(vec![None; connections])))
+        Arc::new(Self {
+            slots: Mutex::new(vec![None; connections]),
+            trouble: Mutex::new(None),
+        })
     }
 
     fn slots(&self) -> MutexGuard<'_, Vec<Option<Instant>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set(&self, index: usize, since: Option<Instant>) {
         if let Some(slot) = self.slots().get_mut(index) {
             *slot = since;
         }
+        if since.is_some() {
+            *self.last_trouble() = None;
+        }
+    }
+
+    fn last_trouble(&self) -> MutexGuard<'_, Option<String>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, trouble: &str) {
+        let trouble = match trouble.contains(NO_CLUSTER) {
+            true => "the url says redis-cluster://, but the server is no cluster; use redis://",
+            false => trouble,
+        };
+        *self.last_trouble() = Some(trouble.to_owned());
+    }
+
+    /// Why a connection could last not be had; `None` once one is up. Commands are turned away
+    /// meanwhile with a text that does not tell.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.last_trouble().clone()
     }
 
     /// The newest instant at which a connection came up, once all are up.
@@ -76,12 +109,18 @@ enum End {
 impl Supervisor {
     /// Connects, and connects again, until stopped.
     pub(crate) async fn run(self) {
+        let mut told: Option<(String, Instant)> = None;
         loop {
             let mut task = (*self.client).connect();
             let end = tokio::select! {
                 () = self.stop.cancelled() => End::Stopped,
                 result = &mut task => {
-                    warn!(connection = self.index, ?result, "redis connection task ended");
+                    let why = match result {
+                        Ok(Ok(())) => "no reason given".to_owned(),
+                        Ok(Err(error)) => error.details().to_owned(),
+                        Err(error) => error.to_string(),
+                    };
+                    self.task_ended(&why, &mut told);
                     End::TaskEnded
                 }
                 () = self.watch() => End::Stalled,
@@ -110,6 +149,25 @@ impl Supervisor {
         }
     }
 
+    /// A task that ends at once, because of a setting for instance, ends ten times a second: the same
+    /// end is told once a minute.
+    fn task_ended(&self, why: &str, told: &mut Option<(String, Instant)>) {
+        self.uptime.note(why);
+        let is_known = told
+            .as_ref()
+            .is_some_and(|(text, at)| text == why && at.elapsed() < TELL_AGAIN_AFTER);
+        if is_known {
+            return;
+        }
+        warn!(
+            connection = self.index,
+            why,
+            trouble = self.uptime.trouble(),
+            "redis connection task ended"
+        );
+        *told = Some((why.to_owned(), Instant::now()));
+    }
+
     /// Follows the connection's events and returns only when it is stalled.
     async fn watch(&self) {
         let mut doubts = self.doubts.clone();
@@ -125,6 +183,7 @@ impl Supervisor {
                 error = errors.recv() => match error {
                     Ok((error, _)) => {
                         debug!(connection = self.index, %error, "redis connection error");
+                        self.uptime.note(error.details());
                         self.uptime.set(self.index, None);
                     }
                     Err(RecvError::Lagged(_)) => self.uptime.set(self.index, None),
