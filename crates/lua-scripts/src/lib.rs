@@ -9,6 +9,7 @@
 
 mod config;
 mod error;
+mod inspect;
 mod reads;
 mod record;
 mod redis;
@@ -19,6 +20,7 @@ mod supervisor;
 
 pub use config::RedisConfig;
 pub use error::{Error, ErrorKind};
+pub use inspect::ServerNode;
 pub use reads::{BucketPage, Expiry, Index, IndexMember, SCAN_STEP, ScanCursor};
 pub use record::{CachedResult, Meta, Recovery, ReservationRecord, Stock};
 pub use redis::Redis;

@@ -338,10 +338,7 @@ impl Redis {
     /// Without an answer.
     pub async fn server_time(&self, keys: &BucketKeys) -> Result<TimestampMs, Error> {
         let reply = self.bucket_command("TIME", keys, Vec::new()).await?;
-        let (seconds, micros): (i64, i64) = reply
-            .convert()
-            .map_err(|error| Error::malformed("server time", error.to_string()))?;
-        Ok(TimestampMs::new(seconds * 1_000 + micros / 1_000))
+        server_time(reply)
     }
 
     /// Tells the fronts that units of a bucket are on sale again.
@@ -400,6 +397,14 @@ impl Redis {
         ];
         self.command("SET", Some(slot), arguments).await.map(|_| ())
     }
+}
+
+/// Reads the answer of TIME.
+pub(crate) fn server_time(reply: Value) -> Result<TimestampMs, Error> {
+    let (seconds, micros): (i64, i64) = reply
+        .convert()
+        .map_err(|error| Error::malformed("server time", error.to_string()))?;
+    Ok(TimestampMs::new(seconds * 1_000 + micros / 1_000))
 }
 
 fn index_key(keys: &BucketKeys, index: Index) -> String {

@@ -1,5 +1,6 @@
 //! Topics and lag: for the migration, for readiness and for the question "is it settled?".
 
+mod inspect;
 mod progress;
 
 use std::collections::BTreeSet;
@@ -19,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use crate::names::Names;
 use crate::{BusConfig, BusRuntime, Error, Group, Topic};
 
+pub use inspect::TopicState;
 pub use progress::{QueuePosition, has_reached};
 
 /// The time limit of one question. The client's own is 5 s, but it may ask several servers in turn.
