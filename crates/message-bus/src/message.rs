@@ -3,6 +3,7 @@
 //! The envelope repeats in properties what the body says about identity and scope, so that a message
 //! whose body cannot be read can still be placed.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -47,7 +48,7 @@ pub struct OutgoingMessage {
     /// The encoded body.
     pub body: Bytes,
     /// The envelope's properties.
-    pub properties: Vec<(&'static str, String)>,
+    pub properties: Vec<(Cow<'static, str>, String)>,
 }
 
 impl OutgoingMessage {
@@ -75,6 +76,30 @@ impl OutgoingMessage {
         )
     }
 
+    /// A message that was kept, to be sent once more under its own id, with its own body and with
+    /// the properties that its sender gave it. Those that brokers and clients add are left to them:
+    /// their names are written in capitals or begin with `_`, this system's are not.
+    #[must_use]
+    pub fn again(
+        topic: Topic,
+        message_id: String,
+        body: Bytes,
+        properties: &BTreeMap<String, String>,
+    ) -> Self {
+        let is_senders = |name: &str| name.starts_with(|first: char| first.is_ascii_lowercase());
+        let properties = properties
+            .iter()
+            .filter(|(name, _)| is_senders(name))
+            .map(|(name, value)| (Cow::Owned(name.clone()), value.clone()))
+            .collect();
+        Self {
+            topic,
+            message_id,
+            body,
+            properties,
+        }
+    }
+
     fn enveloped(
         topic: Topic,
         message_id: String,
@@ -83,17 +108,19 @@ impl OutgoingMessage {
         traceparent: Option<&Traceparent>,
     ) -> Self {
         let scope = &bucket.scope;
-        let mut properties = vec![
+        let traceparent = traceparent.map(|trace| (property::TRACEPARENT, trace.to_string()));
+        let properties = [
             (property::MESSAGE_ID, message_id.clone()),
             (property::SCHEMA, SCHEMA_VERSION.to_string()),
             (property::ACTIVITY_ID, scope.activity_id.to_string()),
             (property::SKU_ID, scope.sku_id.to_string()),
             (property::ACTIVITY_VERSION, scope.version.to_string()),
             (property::BUCKET_ID, bucket.bucket_id.to_string()),
-        ];
-        if let Some(traceparent) = traceparent {
-            properties.push((property::TRACEPARENT, traceparent.to_string()));
-        }
+        ]
+        .into_iter()
+        .chain(traceparent)
+        .map(|(name, value)| (Cow::Borrowed(name), value))
+        .collect();
         Self {
             topic,
             message_id,

@@ -27,6 +27,15 @@ impl Topic {
         }
     }
 
+    /// Which topic a full name stands for in a namespace; none for any other name.
+    #[must_use]
+    pub fn named(full: &str, namespace: &str) -> Option<Self> {
+        let names = Names::new(namespace);
+        Self::ALL
+            .into_iter()
+            .find(|topic| names.topic(*topic) == full)
+    }
+
     /// How many queues it has, and with that how many consumers can share its work.
     #[must_use]
     pub const fn queues(self) -> u32 {
@@ -139,6 +148,16 @@ mod tests {
             plain.dead_letter_group(Group::OrderConsumer),
             "order-consumer-dlq"
         );
+        let topic = Topic::named("t1-seckill-order-event", "t1");
+        assert_eq!(topic, Some(Topic::OrderEvent));
+        for (name, namespace) in [
+            ("seckill-order-event", "t1"),
+            ("t1-seckill-order-event", ""),
+            ("t1-seckill-order-event", "t"),
+            ("%DLQ%order-consumer", ""),
+        ] {
+            assert_eq!(Topic::named(name, namespace), None, "{name} in {namespace}");
+        }
         let named = Names::new("t1");
         assert_eq!(named.topic(Topic::OrderEvent), "t1-seckill-order-event");
         assert_eq!(

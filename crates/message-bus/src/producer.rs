@@ -191,7 +191,9 @@ impl Inner {
             .wait_store_msg_ok(true)
             .body(message.body);
         for (name, value) in message.properties {
-            builder = builder.raw_property(name, value).map_err(refused)?;
+            builder = builder
+                .raw_property(name.into_owned(), value)
+                .map_err(refused)?;
         }
         let mut encoded = builder.build().map_err(refused)?;
         // The client makes an id of its own only where this one is missing.

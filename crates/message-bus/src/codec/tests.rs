@@ -8,7 +8,7 @@ use seckill_state_machine::{
 };
 
 use super::*;
-use crate::OutgoingMessage;
+use crate::{OutgoingMessage, Topic};
 
 const RESERVATION: &str = "abcdefghijklmnopqrstuvwx27";
 const OTHER_RESERVATION: &str = "zzcdefghijklmnopqrstuvwx27";
@@ -24,7 +24,7 @@ fn arrived(sent: OutgoingMessage) -> IncomingMessage {
         properties: sent
             .properties
             .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
+            .map(|(name, value)| (name.into_owned(), value))
             .collect(),
         reconsume_times: 0,
         born_at_ms: 1,
@@ -346,4 +346,21 @@ fn a_message_is_placed_by_its_properties_only_when_they_are_whole() {
     assert_eq!(placed_scope(&message), None);
     message.message_id = Some("event-1".to_owned());
     assert_eq!(placed_reservation(&message), None);
+}
+
+#[test]
+fn a_message_that_was_kept_travels_again_under_its_id_and_without_what_the_broker_added() {
+    let first = arrived(OutgoingMessage::order_request(&request()));
+    let mut kept = first.clone();
+    for (name, value) in [
+        ("UNIQ_KEY", "reserve-order:x:v1"),
+        ("RETRY_TOPIC", "seckill-order-request"),
+        ("__BORNHOST", "127.0.0.1"),
+        ("1ST_POP_TIME", "1"),
+    ] {
+        kept.properties.insert(name.to_owned(), value.to_owned());
+    }
+    let id = kept.message_id.clone().unwrap();
+    let again = OutgoingMessage::again(Topic::OrderRequest, id, kept.body, &kept.properties);
+    assert_eq!(arrived(again), first);
 }

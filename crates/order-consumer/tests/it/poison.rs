@@ -40,10 +40,10 @@ fn poison(message_id: String, body: Bytes, sale: &Sale) -> OutgoingMessage {
         message_id,
         body,
         properties: vec![
-            (property::ACTIVITY_ID, sale.activity_id.clone()),
-            (property::SKU_ID, sale.sku_id.clone()),
-            (property::ACTIVITY_VERSION, sale.version.to_string()),
-            (property::BUCKET_ID, "0".to_owned()),
+            (property::ACTIVITY_ID.into(), sale.activity_id.clone()),
+            (property::SKU_ID.into(), sale.sku_id.clone()),
+            (property::ACTIVITY_VERSION.into(), sale.version.to_string()),
+            (property::BUCKET_ID.into(), "0".to_owned()),
         ],
     }
 }
