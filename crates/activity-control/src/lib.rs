@@ -1,4 +1,5 @@
-//! The life of an activity: create, preheat, open, pause, resume, close; and the audit of its ledger.
+//! The life of an activity: create, preheat, open, pause, resume, close; its rebuild after a total loss;
+//! and the audit of its ledger.
 //!
 //! A library without a clock of its own and without a process: `seckillctl` calls it for operators,
 //! and a controller may call it by itself. Every step writes PostgreSQL first and Redis after it, may
@@ -6,7 +7,7 @@
 //! repairs that.
 //!
 //! **Invariant:** live stock is never written here. What vanished after the first sale is a case for
-//! a rebuild that counts the orders; every step that meets it refuses and says so.
+//! the rebuild, which counts the orders; every other step that meets it refuses and says so.
 
 mod audit;
 mod compare;
@@ -15,6 +16,7 @@ mod error;
 mod figures;
 mod lifecycle;
 mod orders;
+mod pointers;
 mod preheat;
 mod settings;
 mod show;
@@ -30,6 +32,7 @@ pub use error::{Error, ErrorKind};
 pub use figures::Figures;
 pub use lifecycle::{Moved, Order, Pushed};
 pub use orders::{OrderName, cancel_order};
+pub use pointers::PointerState;
 pub use preheat::Preheated;
 pub use settings::{Violation, violations};
 pub use show::{ActivityView, BookView, BucketView, ReservationName, ReservationView, StockView};

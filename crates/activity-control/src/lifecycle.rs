@@ -367,7 +367,7 @@ impl Control {
 
 /// The newest version on sale; of several SKUs in one version, the one that is sold longest, whose
 /// pointer outlives the others'.
-fn on_sale(all: &[Activity]) -> Option<&Activity> {
+pub(crate) fn on_sale(all: &[Activity]) -> Option<&Activity> {
     all.iter()
         .filter(|activity| {
             matches!(

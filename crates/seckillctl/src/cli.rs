@@ -5,9 +5,9 @@ use seckill_message_bus::BusRuntime;
 
 use crate::exit::Verdict;
 use crate::output::Output;
-use crate::{activity, audit, migrate, order, reservation, sale};
+use crate::{activity, audit, dlq, doctor, migrate, order, reservation, sale};
 
-/// Operates a flash sale: schema, activities, inspection, audit, load
+/// Operates a flash sale: schema, activities, inspection, audit, repair, load
 #[derive(Debug, Parser)]
 #[command(name = "seckillctl", version, propagate_version = true)]
 pub struct Cli {
@@ -42,6 +42,14 @@ pub enum Command {
     Order(order::Command),
     /// Prove that every unit of an activity is accounted for on both sides
     Audit(Box<audit::Args>),
+    /// List, show, replay or discard messages that could not be processed
+    #[command(subcommand)]
+    Dlq(dlq::Command),
+    /// Check a running installation and say what to change
+    ///
+    /// Reads only. A dependency that is down is a line of the report; it ends with 1 when a line is
+    /// wrong, and with 0 when nothing is, however much is worth a look.
+    Doctor(Box<doctor::Args>),
     /// Run a sale against the running fronts
     #[command(subcommand)]
     Sale(sale::Command),
@@ -52,8 +60,9 @@ impl Command {
     #[must_use]
     pub const fn needs_bus(&self) -> bool {
         match self {
-            Self::Migrate(_) | Self::Sale(_) => true,
+            Self::Migrate(_) | Self::Sale(_) | Self::Doctor(_) => true,
             Self::Audit(args) => args.asks_broker(),
+            Self::Dlq(command) => command.needs_bus(),
             Self::Activity(_) | Self::Reservation(_) | Self::Order(_) => false,
         }
     }
@@ -69,6 +78,8 @@ impl Command {
             Self::Reservation(command) => reservation::run(command, output).await,
             Self::Order(command) => order::run(command, output).await,
             Self::Audit(args) => audit::run(*args, output, bus).await,
+            Self::Dlq(command) => dlq::run(command, output, bus).await,
+            Self::Doctor(args) => doctor::run(*args, output, bus).await,
             Self::Sale(command) => sale::run(command, output, bus).await,
         }
     }

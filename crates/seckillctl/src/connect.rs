@@ -62,15 +62,31 @@ impl StoreArgs {
 /// # Errors
 /// [`Failure::Unreachable`], and the store's error when the schema is another.
 pub async fn store(args: &PostgresArgs, patience: PatienceArgs) -> anyhow::Result<Store> {
+    reach_store(args, patience, async |store| store.check_schema().await).await
+}
+
+/// Connects to PostgreSQL, whatever its schema.
+///
+/// # Errors
+/// [`Failure::Unreachable`].
+pub async fn store_of_any_schema(
+    args: &PostgresArgs,
+    patience: PatienceArgs,
+) -> anyhow::Result<Store> {
+    reach_store(args, patience, async |store| store.ping().await).await
+}
+
+async fn reach_store(
+    args: &PostgresArgs,
+    patience: PatienceArgs,
+    probe: impl AsyncFn(&Store) -> Result<(), seckill_order_store::Error>,
+) -> anyhow::Result<Store> {
     let store = args.connect(NAME)?;
     let is_final = |error: &seckill_order_store::Error| error.kind() != StoreErrorKind::Retryable;
-    reach(
-        "PostgreSQL",
-        "--database-url (SECKILL_DATABASE_URL)",
-        patience,
-        is_final,
-        async || store.check_schema().await,
-    )
+    let setting = "--database-url (SECKILL_DATABASE_URL)";
+    reach("PostgreSQL", setting, patience, is_final, async || {
+        probe(&store).await
+    })
     .await?;
     Ok(store)
 }

@@ -68,7 +68,8 @@ pub fn report(failure: &anyhow::Error) -> ExitCode {
 }
 
 /// The chain of causes, without repeating what a message already contains.
-fn sentence(failure: &anyhow::Error) -> String {
+#[must_use]
+pub fn sentence(failure: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in failure.chain() {
         let part = cause.to_string();
@@ -80,6 +81,12 @@ fn sentence(failure: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// Whether somebody has to change a setting, so that nothing else can be said.
+#[must_use]
+pub fn is_wrong_setting(failure: &anyhow::Error) -> bool {
+    code(failure) == EXIT_USAGE
 }
 
 fn code(failure: &anyhow::Error) -> u8 {

@@ -11,13 +11,16 @@
 //! | 64 | a setting is wrong; the message names it |
 //! | 69 | a dependency could not be reached in time |
 //!
-//! **Invariant:** it never writes to a store except through the steps of `seckill_activity_control`
-//! and the migrations of `seckill_order_store`.
+//! **Invariant:** it never writes to a store except through the steps of `seckill_activity_control`,
+//! `seckill_dead_letters` and `seckill_settlement`, and the migrations of `seckill_order_store`.
 
 mod activity;
 mod audit;
+mod by;
 mod cli;
 mod connect;
+mod dlq;
+mod doctor;
 mod exit;
 mod migrate;
 mod order;

@@ -25,6 +25,34 @@ pub struct ScopeArgs {
     pub activity_version: Option<ActivityVersion>,
 }
 
+/// One version of what parked messages and differences belong to, or any.
+#[derive(Debug, Clone, Args)]
+pub struct VersionArgs {
+    /// The activity that they belong to, together with SKU and version
+    #[arg(long, value_name = "ID", requires_all = ["sku_id", "activity_version"])]
+    activity_id: Option<ActivityId>,
+
+    /// The SKU
+    #[arg(long, value_name = "ID", requires = "activity_id")]
+    sku_id: Option<SkuId>,
+
+    /// The version
+    #[arg(long, value_name = "N", value_parser = version, requires = "activity_id")]
+    activity_version: Option<ActivityVersion>,
+}
+
+impl VersionArgs {
+    /// The version; none when any will do.
+    #[must_use]
+    pub fn scope(&self) -> Option<Scope> {
+        Some(Scope {
+            activity_id: self.activity_id.clone()?,
+            sku_id: self.sku_id.clone()?,
+            version: self.activity_version?,
+        })
+    }
+}
+
 impl ScopeArgs {
     /// Every version that is meant, newest first.
     ///

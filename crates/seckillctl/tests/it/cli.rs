@@ -10,7 +10,7 @@ async fn help(command: &[&str]) -> String {
 
 #[tokio::test]
 async fn help_of_every_command_is_known() {
-    let commands: [&[&str]; 15] = [
+    let commands: [&[&str]; 21] = [
         &[],
         &["migrate"],
         &["activity"],
@@ -24,6 +24,12 @@ async fn help_of_every_command_is_known() {
         &["reservation", "show"],
         &["order", "cancel"],
         &["audit"],
+        &["doctor"],
+        &["dlq"],
+        &["dlq", "list"],
+        &["dlq", "show"],
+        &["dlq", "replay"],
+        &["dlq", "discard"],
         &["sale"],
         &["sale", "run"],
     ];

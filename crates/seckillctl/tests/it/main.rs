@@ -7,6 +7,8 @@
 
 mod audit;
 mod cli;
+mod dlq;
+mod doctor;
 mod lifecycle;
 mod sale;
 mod world;

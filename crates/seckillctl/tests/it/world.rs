@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use seckill_key_layout::{BucketKeys, bucket_of_user};
-use seckill_lua_scripts::{Redis, RedisConfig, Reserve, Settle, SettleOutcome};
+use seckill_lua_scripts::{Redis, RedisConfig, Reserve, ReserveReply, Settle, SettleOutcome};
 use seckill_order_store::{Decided, Store, StoreConfig};
 use seckill_state_machine::{
     ActivityId, ActivityVersion, BucketCount, BucketId, MessageId, OrderId, OrderRequest, Quantity,
@@ -87,25 +87,8 @@ impl World {
         })
         .await;
         let server = PrivateRedis::start().await;
-        let redis = Redis::connect(&RedisConfig {
-            url: server.url().into(),
-            command_timeout: Duration::from_secs(5),
-            connect_timeout: Duration::from_secs(5),
-            connections: 1,
-            buffer_limit: 1_000,
-        })
-        .await
-        .unwrap();
-        let store = Store::connect(&StoreConfig {
-            url: db.url().to_owned().into(),
-            pool_size: 4,
-            acquire_timeout: Duration::from_secs(5),
-            statement_timeout: Duration::from_secs(10),
-            lock_timeout: Duration::from_secs(5),
-            idle_in_transaction_timeout: Duration::from_secs(10),
-            application_name: "seckillctl-test".to_owned(),
-        })
-        .unwrap();
+        let redis = redis_at(&server.url()).await;
+        let store = store_at(db.url());
         Self {
             server,
             db,
@@ -182,11 +165,7 @@ impl World {
     }
 
     pub fn scope(&self) -> Scope {
-        Scope {
-            activity_id: ActivityId::parse(ACTIVITY).unwrap(),
-            sku_id: SkuId::parse("sku").unwrap(),
-            version: ActivityVersion::new(1).unwrap(),
-        }
+        scope()
     }
 
     pub fn keys(&self, bucket: u32) -> BucketKeys {
@@ -200,45 +179,15 @@ impl World {
 
     /// Buyer `n`'s reservation, of the only bucket.
     pub async fn reserve(&self, n: u8) -> OrderRequest {
-        let request = self.request(n);
-        let keys = BucketKeys::new(&request.bucket);
-        let reply = self
-            .redis
-            .reserve(&Reserve {
-                keys: &keys,
-                request_id: &request.request_id,
-                reservation_id: &request.reservation_id,
-                user_id: &request.user_id,
-                quantity: Quantity::ONE,
-                max_quantity: Quantity::ONE,
-                reservation_ttl_ms: 300_000,
-                first_send_grace_ms: 2_000,
-                negative_cache_max: 100,
-                traceparent: None,
-                repeat: false,
-                assume_window: false,
-                now_override: None,
-            })
-            .await
-            .unwrap();
+        let request = request(n);
+        let reply = reserve(&self.redis, &request).await;
         assert_eq!(reply.code, ReserveCode::Accepted, "{reply:?}");
         request
     }
 
     /// What buyer `n` asks for, without asking.
     pub fn request(&self, n: u8) -> OrderRequest {
-        let user_id = UserId::parse(format!("user-{n}")).unwrap();
-        let scope = self.scope();
-        let bucket_id = bucket_of_user(&scope, &user_id, BucketCount::ONE);
-        OrderRequest {
-            reservation_id: reservation_id(n),
-            request_id: RequestId::parse(format!("request-{n}")).unwrap(),
-            bucket: scope.bucket(bucket_id),
-            user_id,
-            quantity: Quantity::ONE,
-            reserved_at_ms: TimestampMs::new(1_700_000_000_000),
-            traceparent: None,
-        }
+        request(n)
     }
 
     /// PostgreSQL's decision, without telling Redis.
@@ -270,6 +219,75 @@ impl World {
         self.redis.settle(&settle).await.unwrap();
         request.reservation_id
     }
+}
+
+pub async fn redis_at(url: &str) -> Redis {
+    Redis::connect(&RedisConfig {
+        url: url.into(),
+        command_timeout: Duration::from_secs(5),
+        connect_timeout: Duration::from_secs(5),
+        connections: 1,
+        buffer_limit: 1_000,
+    })
+    .await
+    .unwrap()
+}
+
+pub fn store_at(url: &str) -> Store {
+    Store::connect(&StoreConfig {
+        url: url.to_owned().into(),
+        pool_size: 4,
+        acquire_timeout: Duration::from_secs(5),
+        statement_timeout: Duration::from_secs(10),
+        lock_timeout: Duration::from_secs(5),
+        idle_in_transaction_timeout: Duration::from_secs(10),
+        application_name: "seckillctl-test".to_owned(),
+    })
+    .unwrap()
+}
+
+/// The first version of the activity of all tests.
+pub fn scope() -> Scope {
+    Scope {
+        activity_id: ActivityId::parse(ACTIVITY).unwrap(),
+        sku_id: SkuId::parse("sku").unwrap(),
+        version: ActivityVersion::new(1).unwrap(),
+    }
+}
+
+/// What buyer `n` asks for, in the only bucket.
+pub fn request(n: u8) -> OrderRequest {
+    let user_id = UserId::parse(format!("user-{n}")).unwrap();
+    let bucket_id = bucket_of_user(&scope(), &user_id, BucketCount::ONE);
+    OrderRequest {
+        reservation_id: reservation_id(n),
+        request_id: RequestId::parse(format!("request-{n}")).unwrap(),
+        bucket: scope().bucket(bucket_id),
+        user_id,
+        quantity: Quantity::ONE,
+        reserved_at_ms: TimestampMs::new(1_700_000_000_000),
+        traceparent: None,
+    }
+}
+
+/// Asks the script for a unit.
+pub async fn reserve(redis: &Redis, request: &OrderRequest) -> ReserveReply {
+    let call = Reserve {
+        keys: &BucketKeys::new(&request.bucket),
+        request_id: &request.request_id,
+        reservation_id: &request.reservation_id,
+        user_id: &request.user_id,
+        quantity: Quantity::ONE,
+        max_quantity: Quantity::ONE,
+        reservation_ttl_ms: 300_000,
+        first_send_grace_ms: 2_000,
+        negative_cache_max: 100,
+        traceparent: None,
+        repeat: false,
+        assume_window: false,
+        now_override: None,
+    };
+    redis.reserve(&call).await.unwrap()
 }
 
 /// A different id for every number below 26.
