@@ -18,6 +18,7 @@ mod lifecycle;
 mod orders;
 mod pointers;
 mod preheat;
+mod rebuild;
 mod settings;
 mod show;
 
@@ -34,5 +35,6 @@ pub use lifecycle::{Moved, Order, Pushed};
 pub use orders::{OrderName, cancel_order};
 pub use pointers::PointerState;
 pub use preheat::Preheated;
+pub use rebuild::Rebuilt;
 pub use settings::{Violation, violations};
 pub use show::{ActivityView, BookView, BucketView, ReservationName, ReservationView, StockView};

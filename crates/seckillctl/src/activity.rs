@@ -2,6 +2,7 @@
 
 mod create;
 mod preheat;
+mod rebuild;
 mod show;
 mod step;
 
@@ -34,6 +35,13 @@ pub enum Command {
     Resume(Box<step::Args>),
     /// End a sale for good
     Close(Box<step::Args>),
+    /// Restore a version in Redis from PostgreSQL after Redis has lost it
+    ///
+    /// Takes it off sale, writes settings and stock where they are missing, brings every reservation
+    /// back and compares both sides; with a difference it ends with 1 and the buckets stay closed to
+    /// buyers. It may be run again from wherever it stopped, beside running services. `resume` puts
+    /// the version back on sale.
+    Rebuild(Box<rebuild::Args>),
     /// Show an activity on both sides
     Show(Box<show::Args>),
 }
@@ -50,6 +58,7 @@ pub async fn run(command: Command, output: Output) -> anyhow::Result<Verdict> {
         Command::Pause(args) => step::run(step::Step::Pause, *args, output).await,
         Command::Resume(args) => step::run(step::Step::Resume, *args, output).await,
         Command::Close(args) => step::run(step::Step::Close, *args, output).await,
+        Command::Rebuild(args) => rebuild::run(*args, output).await,
         Command::Show(args) => show::run(*args, output).await,
     }
 }

@@ -14,6 +14,18 @@ pub struct ByArgs {
     reason: Option<String>,
 }
 
+/// For commands that always change something.
+#[derive(Debug, Clone, clap::Args)]
+pub struct NamedArgs {
+    /// Who does it; kept with the change
+    #[arg(long, value_name = "NAME", value_parser = remark)]
+    pub actor: String,
+
+    /// Why; kept with the change
+    #[arg(long, value_name = "TEXT", value_parser = remark)]
+    pub reason: String,
+}
+
 impl ByArgs {
     /// Who; empty only where nothing is changed.
     #[must_use]

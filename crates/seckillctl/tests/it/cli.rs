@@ -10,7 +10,7 @@ async fn help(command: &[&str]) -> String {
 
 #[tokio::test]
 async fn help_of_every_command_is_known() {
-    let commands: [&[&str]; 21] = [
+    let commands: [&[&str]; 22] = [
         &[],
         &["migrate"],
         &["activity"],
@@ -21,6 +21,7 @@ async fn help_of_every_command_is_known() {
         &["activity", "resume"],
         &["activity", "close"],
         &["activity", "show"],
+        &["activity", "rebuild"],
         &["reservation", "show"],
         &["order", "cancel"],
         &["audit"],

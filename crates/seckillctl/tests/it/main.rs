@@ -10,5 +10,6 @@ mod cli;
 mod dlq;
 mod doctor;
 mod lifecycle;
+mod rebuild;
 mod sale;
 mod world;
