@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use seckill_lua_scripts::{Error as RedisError, ErrorKind as RedisErrorKind};
 use seckill_message_bus::Error as BusError;
 use seckill_order_store::{Error as StoreError, ErrorKind as StoreErrorKind};
+use seckill_settlement::Error as ReplayError;
 use seckill_state_machine::{ActivityId, ActivityState, ActivityVersion, BucketScope, Scope};
 
 use crate::{FieldDifference, Violation};
@@ -123,6 +124,15 @@ pub enum Error {
     /// The broker could not be asked.
     #[error("{0}")]
     Bus(#[from] BusError),
+}
+
+impl From<ReplayError> for Error {
+    fn from(error: ReplayError) -> Self {
+        match error {
+            ReplayError::Redis(error) => Self::Redis(error),
+            ReplayError::Store(error) => Self::Store(error),
+        }
+    }
 }
 
 impl Error {
