@@ -7,6 +7,7 @@ use super::Seen;
 use crate::installation::Broker;
 
 pub(super) async fn make(broker: &Broker, down: Duration) -> Seen {
+    let _in_use = broker.in_use.lock().await;
     let killed = broker.kill().map_err(|error| format!("{error:#}"));
     tokio::time::sleep(down).await;
     // Also after a kill that failed: perhaps it does not run at all.

@@ -1,6 +1,9 @@
 //! Requests that come again, as callers, their libraries and their enemies make them.
 
+use std::time::Duration;
+
 use futures::future::join_all;
+use tokio::time::sleep;
 
 use super::Seen;
 use crate::installation::Installation;
@@ -9,6 +12,9 @@ use crate::plan::Again;
 
 /// Calls at once: both fronts are asked the same in the same millisecond, more than once.
 const AT_ONCE: usize = 6;
+
+/// Longer than any fault of Redis lasts.
+const PAUSE: Duration = Duration::from_secs(2);
 
 pub(super) async fn make(load: &Load, installation: &Installation, again: Again) -> Seen {
     match again {
@@ -26,9 +32,14 @@ pub(super) async fn make(load: &Load, installation: &Installation, again: Again)
 async fn burst(load: &Load) -> Seen {
     let purchase = load.purchase_of_plenty().ok_or("nothing is on sale")?;
     let calls = (0..AT_ONCE).map(|number| load.call(purchase, number > 0));
-    let answers = join_all(calls).await;
+    let mut answers = join_all(calls).await;
     // Where no call brought certainty, its buyer goes on like any other.
     load.follow(purchase);
+    if !answers.iter().any(Said::is_final) {
+        // Another fault was in the way.
+        sleep(PAUSE).await;
+        answers.extend(join_all((0..AT_ONCE).map(|_| load.call(purchase, true))).await);
+    }
     same(&answers, load, purchase)
 }
 
@@ -53,9 +64,9 @@ fn same(answers: &[Said], load: &Load, purchase: PurchaseId) -> Seen {
 /// Somebody else's request id, or one's own with another quantity, must be turned away.
 async fn impostor(load: &Load, again: Again) -> Seen {
     let purchase = load
-        .ordered_on_sale()
+        .ordered_purchase()
         .await
-        .ok_or("no order of a sale that is open")?;
+        .ok_or("nothing is an order yet")?;
     match load.call_as_impostor(purchase, again).await {
         Said::Refused { code: 16, .. } => Ok("the request id was in use".to_owned()),
         other => Err(format!("{other:?}")),

@@ -62,7 +62,7 @@ pub(super) async fn make(
         .map_err(|error| format!("{error:#}"))
 }
 
-/// Sends the copy; a broker that is just away is waited for.
+/// Sends the copy; a broker that has only just started is waited for.
 async fn send(copy: Copy, group: String) -> anyhow::Result<Place> {
     let end = Instant::now() + SEND_LIMIT;
     let answer = loop {

@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use seckill_test_support::{TestStack, broker_addr};
 use tokio::net::TcpStream;
 use tokio::process::Command;
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 /// The start of its Java takes five seconds on an idle machine.
@@ -31,6 +32,8 @@ pub(crate) struct Broker {
     environment: Vec<(OsString, OsString)>,
     folder: PathBuf,
     log: PathBuf,
+    /// Held while it is gone, by whoever made it so, and while a copy is sent, which needs it.
+    pub(crate) in_use: Mutex<()>,
 }
 
 impl Broker {
@@ -60,6 +63,7 @@ impl Broker {
             environment: variables.into_iter().filter_map(variable).collect(),
             folder,
             log: stack.join("log/broker.log"),
+            in_use: Mutex::new(()),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seckill_integration_tests::{FrontClient, Sale};
+use seckill_integration_tests::FrontClient;
 use seckill_proto::v1::get_reservation_request::Key;
 use seckill_proto::v1::{
     AnswerSource, GetReservationRequest, GetReservationResponse, ReservationStatus, ReserveResponse,
@@ -54,7 +54,8 @@ impl Load {
         }
         purchase.answers.clear();
         let impostor = self.shared.ledger.open(purchase);
-        let mut said = self.call(impostor, false).await;
+        // As a repeat, so that it is asked about in its own version, whether or not that is on sale.
+        let mut said = self.call(impostor, true).await;
         for _ in 0..TRIES {
             if said.is_final() {
                 break;
@@ -65,14 +66,10 @@ impl Load {
         said
     }
 
-    /// A purchase of a sale that is still open, of which Redis itself says that it is an order.
-    pub(crate) async fn ordered_on_sale(&self) -> Option<PurchaseId> {
+    /// A purchase of which Redis itself says that it is an order.
+    pub(crate) async fn ordered_purchase(&self) -> Option<PurchaseId> {
         for _ in 0..TRIES {
-            let on_sale: Vec<Sale> = lock(&self.shared.offers)
-                .iter()
-                .map(|offer| offer.sale.clone())
-                .collect();
-            let found = self.draw(|random| self.shared.ledger.accepted_in(&on_sale, random));
+            let found = self.accepted_purchase();
             let answer = self.look_up(found?).await;
             if answer.is_some_and(|answer| is_ordered_in_redis(&answer)) {
                 return found;

@@ -10,7 +10,7 @@ use super::Load;
 const EVERY: Duration = Duration::from_secs(4);
 
 /// Only orders of the last purchases: their cancelling still races with their settlement.
-const AMONG: usize = 40;
+const AMONG: usize = 200;
 
 impl Load {
     pub(super) async fn cancel_orders(&self) {

@@ -147,18 +147,6 @@ impl Ledger {
         self.with(|book| random.pick(&book.accepted).copied())
     }
 
-    /// An accepted purchase of one of these sales.
-    pub(crate) fn accepted_in(&self, sales: &[Sale], random: &mut Random) -> Option<PurchaseId> {
-        self.with(|book| {
-            let ids = book.accepted.iter().copied();
-            let ours = ids.filter(|id| {
-                let purchase = book.purchases.get(id.0);
-                purchase.is_some_and(|one| sales.contains(&one.sale))
-            });
-            random.pick(&ours.collect::<Vec<PurchaseId>>()).copied()
-        })
-    }
-
     /// One of the last accepted purchases.
     pub(crate) fn late_accepted(&self, among: usize, random: &mut Random) -> Option<PurchaseId> {
         self.with(|book| {
