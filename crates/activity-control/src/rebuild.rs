@@ -10,8 +10,8 @@
 //! | meta says `window` in some buckets | a paused version | rebuild, run again, or `resume`, which refuses while a bucket says `rebuild` |
 //!
 //! Services may run meanwhile. Fronts sell nothing from a bucket that says `rebuild`. The consumer may
-//! decide messages that were on their way when Redis was lost; the next round finds their decisions,
-//! and the reconciler those that come after the last one: this is also why a recovery window follows, in
+//! decide messages that were on their way when Redis was lost; the comparison finds them and the next
+//! round brings them over, the reconciler those that come after the last one: this is also why a recovery window follows, in
 //! which a repeat that would be refused afresh is told that its outcome is unknown.
 //!
 //! **Invariant:** units are written once, where stock is missing, and from then on move in scripts
@@ -28,11 +28,11 @@ use seckill_settlement::{Replayer, Tally};
 use seckill_state_machine::{Activity, ActivitySettings, ActivityState, BucketId, Scope};
 use serde::Serialize;
 
-use crate::audit::{AuditOptions, Difference};
+use crate::Error;
+use crate::audit::{AuditOptions, AuditReport, Difference};
 use crate::compare::{Sides, Stage};
 use crate::control::{BUCKETS_AT_ONCE, Control};
 use crate::lifecycle::Order;
-use crate::{AuditReport, Error};
 
 const STEP: &str = "rebuild";
 
@@ -40,8 +40,8 @@ const STEP: &str = "rebuild";
 /// and stay far below the limit of 2,000 commands in flight.
 const REPLAYED_AT_ONCE: usize = 4;
 
-/// Rounds of replaying. The first does the work; a further one finds what the consumer has decided
-/// meanwhile. Five that all find something mean that somebody is still selling.
+/// Rounds of replaying and comparing. The first does the work; a further one finds what the consumer has
+/// decided meanwhile. Five that all find something mean that somebody is still selling.
 const ROUNDS_MAX: u32 = 5;
 
 /// What a rebuild did.
@@ -85,6 +85,14 @@ struct Written {
     stock: u32,
 }
 
+/// What the rounds did in all, and what the last one found.
+#[derive(Debug, Default)]
+struct Rounds {
+    count: u32,
+    total: Tally,
+    last: Tally,
+}
+
 impl Control {
     /// Restores a version in Redis from PostgreSQL and leaves it paused. May be run again from
     /// wherever a crash left it.
@@ -102,8 +110,7 @@ impl Control {
         self.require_lost(&activity).await?;
         self.take_off_sale(&activity, order).await?;
         let written = self.initialise(&activity.settings).await?;
-        let (rounds, total, last) = self.replay_all(&activity).await?;
-        let report = self.compare(scope, recheck_after).await?;
+        let (rounds, report) = self.bring_back(&activity, recheck_after).await?;
         if report.is_ok() {
             self.open_window(&activity, order).await?;
         }
@@ -118,12 +125,12 @@ impl Control {
             buckets: activity.settings.bucket_count.get(),
             meta_written: written.meta,
             stock_written: written.stock,
-            rounds,
-            decisions: last.checked(),
-            reservations: total.rebuilt,
-            tombstones: total.tombstoned,
-            settled: total.changed() - total.rebuilt - total.tombstoned,
-            open: last.open(),
+            rounds: rounds.count,
+            decisions: rounds.last.checked(),
+            reservations: rounds.total.rebuilt,
+            tombstones: rounds.total.tombstoned,
+            settled: rounds.total.changed() - rounds.total.rebuilt - rounds.total.tombstoned,
+            open: rounds.last.open(),
             differences: report.differences,
         })
     }
@@ -219,36 +226,26 @@ impl Control {
         })
     }
 
-    /// Replays every decision until a round changes nothing: how many rounds, what all of them did,
-    /// and what the last one found.
-    async fn replay_all(&self, activity: &Activity) -> Result<(u32, Tally, Tally), Error> {
+    /// Replays every decision and compares both sides, until they hold the same or a round that
+    /// changed nothing has shown that they will not.
+    async fn bring_back(
+        &self,
+        activity: &Activity,
+        recheck_after: Duration,
+    ) -> Result<(Rounds, AuditReport), Error> {
         let replayer = Replayer::new(self.redis.clone(), self.store.clone());
-        let settings = &activity.settings;
-        let mut total = Tally::default();
-        let mut round = 1;
+        let mut rounds = Rounds::default();
         loop {
-            let buckets = settings.bucket_count.buckets().map(|bucket_id| {
-                let bucket = settings.scope.bucket(bucket_id);
-                let replayer = &replayer;
-                async move { replayer.replay_bucket(&bucket, |_, _| {}).await }
-            });
-            let last: Tally = futures::stream::iter(buckets)
-                .buffer_unordered(REPLAYED_AT_ONCE)
-                .try_fold(Tally::default(), |mut sum, tally| async move {
-                    sum.add(&tally);
-                    Ok(sum)
-                })
-                .await?;
-            total.add(&last);
-            if last.changed() == 0 || round == ROUNDS_MAX {
-                return Ok((round, total, last));
+            rounds.last = replay_once(&replayer, &activity.settings).await?;
+            rounds.total.add(&rounds.last);
+            rounds.count += 1;
+            let options = AuditOptions { recheck_after };
+            let report = self.audit(&activity.settings.scope, options).await?;
+            let is_idle = rounds.last.changed() == 0;
+            if report.is_ok() || is_idle || rounds.count == ROUNDS_MAX {
+                return Ok((rounds, report));
             }
-            round += 1;
         }
-    }
-
-    async fn compare(&self, scope: &Scope, recheck_after: Duration) -> Result<AuditReport, Error> {
-        self.audit(scope, AuditOptions { recheck_after }).await
     }
 
     /// PostgreSQL's record of the window first: a meta that says `window` without one would say so
@@ -284,4 +281,20 @@ impl Control {
             .try_collect()
             .await
     }
+}
+
+/// One round over all buckets.
+async fn replay_once(replayer: &Replayer, settings: &ActivitySettings) -> Result<Tally, Error> {
+    let buckets = settings.bucket_count.buckets().map(|bucket_id| {
+        let bucket = settings.scope.bucket(bucket_id);
+        async move { replayer.replay_bucket(&bucket, |_, _| {}).await }
+    });
+    let tally = futures::stream::iter(buckets)
+        .buffer_unordered(REPLAYED_AT_ONCE)
+        .try_fold(Tally::default(), |mut sum, tally| async move {
+            sum.add(&tally);
+            Ok(sum)
+        })
+        .await?;
+    Ok(tally)
 }

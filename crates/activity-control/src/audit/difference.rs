@@ -30,7 +30,7 @@ pub enum DifferenceKind {
     /// `reserved` is not the sum of what reservations hold: a double release or a lost one (I3,
     /// second half).
     HoldersMismatch,
-    /// `released_total` is not the sum of what released and cancelled reservations gave back.
+    /// `released_total` is more than what released and cancelled reservations can have given back.
     ReleasedTotalMismatch,
     /// Redis and PostgreSQL disagree on how many units a bucket has in all.
     TotalMismatch,

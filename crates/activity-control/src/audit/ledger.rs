@@ -76,9 +76,10 @@ fn judge_counters(facts: &BucketFacts, stock: StockFacts, found: &mut Vec<Differ
         );
         found.push(Difference::of_bucket(bucket, Kind::HoldersMismatch, detail));
     }
-    if stock.released_total != facts.returned_units() {
+    // It may be less: a tombstone stands for a reservation whose release was lost with the counter.
+    if stock.released_total > facts.returned_units() {
         let detail = format!(
-            "released_total is {}, but released and cancelled reservations gave back {}",
+            "released_total is {}, but released and cancelled reservations gave back at most {}",
             stock.released_total,
             facts.returned_units()
         );
