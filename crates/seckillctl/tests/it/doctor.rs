@@ -208,3 +208,72 @@ async fn what_an_open_activity_needs_is_checked() {
         assert!(named, "{damage:?}: {output:?}");
     }
 }
+
+/// A user of the shipped file, as one command.
+fn shipped_user(name: &str) -> Vec<String> {
+    let file = include_str!("../../../../deploy/redis/users.acl");
+    let begin = format!("user {name}");
+    let lines: Vec<&str> = file
+        .lines()
+        .skip_while(|line| *line != begin)
+        .skip(1)
+        .take_while(|line| line.starts_with(' '))
+        .collect();
+    assert!(!lines.is_empty(), "{name}");
+    let rules = lines.join(" ");
+    let mut command = vec!["ACL".to_owned(), "SETUSER".to_owned(), name.to_owned()];
+    command.extend(["reset".to_owned(), "on".to_owned(), ">p".to_owned()]);
+    // A pair of parentheses is one argument.
+    let mut depth = 0;
+    for word in rules.split_whitespace() {
+        if depth == 0 {
+            command.push(word.to_owned());
+        } else if let Some(last) = command.last_mut() {
+            *last = format!("{last} {word}");
+        }
+        depth += word.matches('(').count();
+        depth -= word.matches(')').count();
+    }
+    command
+}
+
+#[tokio::test]
+async fn shipped_users_have_what_they_need_and_every_right_more_or_less_is_named() {
+    let sandbox = sandbox().await;
+    let redis = sandbox.redis();
+    let services = [
+        "reservation-front",
+        "outbox-scanner",
+        "order-consumer",
+        "compensation-worker",
+        "reconciler",
+        "seckillctl",
+    ];
+    for name in services {
+        let set = redis.cli(&shipped_user(name)).await;
+        assert_eq!(set, seckill_test_support::Value::Status("OK".to_owned()));
+    }
+    let good = examine(&sandbox, &[]).await;
+    assert_eq!(failed(&good), set(&[]));
+    for name in services {
+        let check = format!("user {name}");
+        assert_eq!(finding(&good, &check)["verdict"], "ok", "{good:?}");
+    }
+    for (name, rule, words) in [
+        ("reconciler", "+flushall", "may FLUSHALL"),
+        ("reconciler", "(+get ~*)", "may GET another-system:key"),
+        ("order-consumer", "(+hset ~seckill:*)", "may HSET seckill"),
+        ("reservation-front", "clearselectors", "may not EVALSHA"),
+    ] {
+        redis.cli(&["ACL", "SETUSER", name, rule]).await;
+        let output = examine(&sandbox, &[]).await;
+        assert_eq!(
+            failed(&output),
+            set(&[&format!("redis user {name}")]),
+            "{rule}"
+        );
+        let found = finding(&output, &format!("user {name}"))["found"].to_string();
+        assert!(found.contains(words), "{rule}: {found}");
+        redis.cli(&shipped_user(name)).await;
+    }
+}
