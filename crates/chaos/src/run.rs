@@ -140,8 +140,9 @@ impl Stage {
         // A run of few kinds may be done with them before its time.
         clock.sleep_until(began, args.length()).await;
         self.load.close();
-        report.seconds_accepting = self.load.ledger().seconds_accepting(began..clock.now());
-        report.seconds = (clock.now() - began) / 1_000;
+        let ended = clock.now();
+        report.seconds_accepting = self.load.ledger().seconds_accepting(began..ended);
+        report.seconds = ended / 1_000 - began / 1_000;
         self.replicas.await_ready().await?;
         Ok(injector)
     }
