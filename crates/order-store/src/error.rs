@@ -104,10 +104,21 @@ impl Cause {
         self.sqlstate.as_deref() == Some(state.code())
     }
 
-    /// The SQLSTATEs by which a constraint says no: nothing else ever rejects an order.
+    /// The SQLSTATEs by which a constraint says no. Of an order only those that `decide` knows by name
+    /// ever reject it.
     fn is_rule(&self) -> bool {
         self.constraint.is_some()
-            && (self.is(&SqlState::UNIQUE_VIOLATION) || self.is(&SqlState::CHECK_VIOLATION))
+            && (self.is(&SqlState::UNIQUE_VIOLATION)
+                || self.is(&SqlState::CHECK_VIOLATION)
+                || self.is(&SqlState::FOREIGN_KEY_VIOLATION))
+    }
+
+    /// Class 22: a value that the server cannot take, such as text with a NUL character. It will not
+    /// take it the next time either.
+    fn is_bad_value(&self) -> bool {
+        self.sqlstate
+            .as_deref()
+            .is_some_and(|sqlstate| sqlstate.starts_with("22"))
     }
 
     fn of_server(error: &DbError) -> Self {
@@ -276,6 +287,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Statement { cause, .. } if cause.is_rule() => ErrorKind::Refused,
+            Self::Statement { cause, .. } if cause.is_bad_value() => ErrorKind::Invalid,
             Self::Connection { .. }
             | Self::Statement { .. }
             | Self::TimedOut { .. }

@@ -320,8 +320,9 @@ impl Store {
         Ok(touched == 1)
     }
 
-    /// Gives an open letter up; says whether this call did. It stays on record, and the reservation
-    /// inside keeps its task.
+    /// Gives an open letter up; says whether this call did, or one before it by the same actor for the
+    /// same reason whose answer may have been lost. It stays on record, and the reservation inside keeps
+    /// its task.
     ///
     /// # Errors
     /// `Invalid` without a named actor; else as every write.
@@ -333,9 +334,13 @@ impl Store {
                     .execute(
                         "-- discard
                         UPDATE dead_letter
-                        SET status = 'DISCARDED', acted_at = now(), acted_by = $2,
-                            acted_reason = $3, outcome = 'discarded'
-                        WHERE letter_id = $1 AND status = 'OPEN'",
+                        SET status = 'DISCARDED', acted_by = $2, acted_reason = $3,
+                            acted_at = CASE WHEN status = 'OPEN' THEN now() ELSE acted_at END,
+                            outcome = 'discarded'
+                        WHERE letter_id = $1 AND (
+                            status = 'OPEN'
+                            OR (status = 'DISCARDED' AND acted_by = $2 AND acted_reason = $3)
+                        )",
                         &[
                             /* letter_id */ &id, /* acted_by */ &actor,
                             /* acted_reason */ &reason,

@@ -4,18 +4,16 @@
 //! reservation that nobody has decided, its compensation task is opened in the same transaction:
 //! otherwise a failover that forgets the reservation would leave nobody who remembers it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use seckill_state_machine::{BucketScope, OrderRequest, TimestampMs};
 
 use crate::patience::PATIENCE_DEFAULT_MS;
 use crate::pool::Session;
-use crate::rows::{get, to_time, version};
+use crate::rows::{get, storable, to_time, version};
 use crate::tasks::{self, Opening};
 use crate::{Error, Store, TaskOrigin};
-
-/// What stands for a NUL character, which PostgreSQL's text cannot hold. The body is kept as bytes.
-const NUL_SYMBOL: &str = "\u{2400}";
 
 /// A message to be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,18 +50,16 @@ pub struct DeadLetter {
     pub request: Option<OrderRequest>,
 }
 
-fn storable(text: &str) -> String {
-    text.replace('\0', NUL_SYMBOL)
-}
-
 fn properties_json(properties: &BTreeMap<String, String>) -> Result<String, Error> {
-    let storable: BTreeMap<String, String> = properties
+    let storable: BTreeMap<Cow<'_, str>, Cow<'_, str>> = properties
         .iter()
         .map(|(key, value)| (storable(key), storable(value)))
         .collect();
     serde_json::to_string(&storable).map_err(|error| Error::invalid("properties", error))
 }
 
+/// Parked again, a letter keeps what was known of it and learns what was not. Its place is known whole
+/// or not at all, on either side.
 async fn keep(session: &Session, letter: &DeadLetter) -> Result<(), Error> {
     let born_at = letter
         .born_at_ms
@@ -87,7 +83,12 @@ async fn keep(session: &Session, letter: &DeadLetter) -> Result<(), Error> {
             SET times_parked = l.times_parked + 1, last_parked_at = now(),
                 status = CASE WHEN l.status = 'REPLAYED' THEN 'OPEN' ELSE l.status END,
                 reason = excluded.reason, error = excluded.error,
-                attempts = greatest(l.attempts, excluded.attempts)",
+                attempts = greatest(l.attempts, excluded.attempts),
+                activity_id = coalesce(l.activity_id, excluded.activity_id),
+                sku_id = coalesce(l.sku_id, excluded.sku_id),
+                version = coalesce(l.version, excluded.version),
+                bucket_id = coalesce(l.bucket_id, excluded.bucket_id),
+                reservation_id = coalesce(l.reservation_id, excluded.reservation_id)",
             &[
                 &storable(&letter.topic),
                 &storable(&letter.consumer_group),

@@ -132,12 +132,16 @@ impl Store {
     /// yet; returns for how many. Windows are taken as they were read, before the queues were.
     ///
     /// # Errors
-    /// As every write.
+    /// `Invalid` without an end: a broker that names no queue has not said that its backlog is consumed,
+    /// and the window would end at once. Else as every write.
     pub async fn set_window_ends(
         &self,
         windows: &[RecoveryWindow],
         ends: &[QueueEnd],
     ) -> Result<u64, Error> {
+        if ends.is_empty() {
+            return Err(Error::invalid("ends", "name no queue"));
+        }
         let mut open: Vec<(&BucketScope, TimestampMs)> = windows
             .iter()
             .filter_map(|window| Some((&window.bucket, window.opened_at_ms?)))

@@ -3,6 +3,7 @@
 //! What is read is checked again: a value that no newtype accepts is an error that names its column,
 //! never a panic and never a silent default.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
@@ -20,6 +21,19 @@ use crate::Error;
 
 /// Nanoseconds in a millisecond.
 const NANOS_PER_MS: i128 = 1_000_000;
+
+/// What stands for a NUL character, which PostgreSQL's text cannot hold.
+const NUL_SYMBOL: &str = "\u{2400}";
+
+/// A text from outside as PostgreSQL can hold it. Whoever has to keep it must never fail at its
+/// contents.
+pub(crate) fn storable(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') {
+        Cow::Owned(text.replace('\0', NUL_SYMBOL))
+    } else {
+        Cow::Borrowed(text)
+    }
+}
 
 /// Reads a column as its SQL type.
 pub(crate) fn get<'r, T: FromSql<'r>>(row: &'r Row, column: &'static str) -> Result<T, Error> {

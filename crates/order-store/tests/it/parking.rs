@@ -171,3 +171,23 @@ async fn parking_leaves_an_open_task_alone_and_reopens_a_closed_one() {
     sale.store.park(&letter(Some(&asked))).await.unwrap();
     assert_eq!(sale.store.open_tasks(None).await.unwrap(), 1);
 }
+
+/// Goal: what a later delivery tells of a letter's place and reservation is not lost, and what is known
+/// is not forgotten.
+#[tokio::test]
+async fn parking_again_adds_what_was_not_known() {
+    let sale = sale(1, 1).await;
+    let whole = letter(Some(&sale.request(1)));
+    let blind = DeadLetter {
+        bucket: None,
+        request: None,
+        ..whole.clone()
+    };
+    for (parked, is_known) in [(&blind, false), (&whole, true), (&blind, true)] {
+        sale.store.park(parked).await.unwrap();
+        let kept = everything(&sale).await.remove(0).parked;
+        assert_eq!(kept.bucket, is_known.then(|| whole.bucket.clone().unwrap()));
+        let id = is_known.then(|| sale.request(1).reservation_id);
+        assert_eq!(kept.reservation_id, id);
+    }
+}

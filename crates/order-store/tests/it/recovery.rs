@@ -155,16 +155,17 @@ async fn the_ends_are_set_for_the_windows_that_are_open_and_no_other() {
         .await
         .unwrap();
     assert_eq!(set, 2);
-    // A broker without queues is an end as well.
+    // A broker that names no queue says nothing about its backlog.
     let bucket = sale.bucket(2);
     sale.store
         .open_window(&bucket, "r2", "failover")
         .await
         .unwrap();
     let windows = sale.windows().await;
-    assert_eq!(sale.store.set_window_ends(&windows, &[]).await.unwrap(), 1);
+    let error = sale.store.set_window_ends(&windows, &[]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     let found: Vec<_> = sale.windows().await.into_iter().map(|w| w.ends).collect();
-    assert_eq!(found, [Some(ends(5)), Some(ends(5)), Some(vec![])]);
+    assert_eq!(found, [Some(ends(5)), Some(ends(5)), None]);
 
     let nowhere = scope(9).bucket(BucketId::ZERO);
     let error = sale
@@ -172,5 +173,5 @@ async fn the_ends_are_set_for_the_windows_that_are_open_and_no_other() {
         .open_window(&nowhere, "r2", "failover")
         .await
         .unwrap_err();
-    assert_ne!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
 }
