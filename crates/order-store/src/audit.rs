@@ -98,8 +98,8 @@ impl Store {
         rows.iter().map(totals).collect()
     }
 
-    /// Orders too many: active ones beyond one a user of the activity's SKU, and any beyond one a
-    /// reservation or a request of this version.
+    /// Orders too many: active ones beyond one a user of the activity's SKU, those of archived versions
+    /// included, and any beyond one a reservation or a request of this version.
     ///
     /// # Errors
     /// As every read.
@@ -249,8 +249,14 @@ const DUPLICATE_ORDERS: &str = "-- duplicate_orders
         SELECT reservation_id, request_id, user_id FROM orders
         WHERE activity_id = $1 AND sku_id = $2 AND version = $3
     ), of_user AS (
-        SELECT count(*) - 1 AS surplus FROM orders
-        WHERE activity_id = $1 AND sku_id = $2 AND state = 'ACTIVE'
+        SELECT count(*) - 1 AS surplus
+        FROM (
+            SELECT user_id, version FROM orders
+            WHERE activity_id = $1 AND sku_id = $2 AND state = 'ACTIVE'
+            UNION ALL
+            SELECT user_id, version FROM orders_archive
+            WHERE activity_id = $1 AND sku_id = $2 AND state = 'ACTIVE'
+        ) AS o
         GROUP BY user_id HAVING count(*) > 1 AND bool_or(version = $3)
     ), of_reservation AS (
         SELECT count(*) - 1 AS surplus FROM version_orders GROUP BY reservation_id

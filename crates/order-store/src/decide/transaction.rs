@@ -79,7 +79,9 @@ fn enter<'a>(
 }
 
 /// Step 4: locks the stock rows, and only then reads who has an order. Whatever was committed while
-/// this transaction waited for the locks is seen.
+/// this transaction waited for the locks is seen. An order of an archived version is one of its user
+/// still, although no unique index sees it any more; one statement reads both, so that an order which
+/// moves meanwhile is in one of them.
 async fn open_book(
     session: &Session,
     unique: &[&OrderRequest],
@@ -102,7 +104,16 @@ async fn open_book(
             FROM unnest($1::text[], $2::text[], $3::text[]) AS r (activity_id, sku_id, user_id)
             JOIN orders AS o
                 ON o.activity_id = r.activity_id AND o.sku_id = r.sku_id
-                AND o.user_id = r.user_id AND o.state = 'ACTIVE'",
+                AND o.user_id = r.user_id AND o.state = 'ACTIVE'
+            UNION ALL
+            SELECT o.activity_id, o.sku_id, o.user_id
+            FROM unnest($1::text[], $2::text[], $3::text[]) AS r (activity_id, sku_id, user_id)
+            JOIN activity AS a
+                ON a.activity_id = r.activity_id AND a.sku_id = r.sku_id
+                AND a.archived_at IS NOT NULL
+            JOIN orders_archive AS o
+                ON o.activity_id = a.activity_id AND o.sku_id = a.sku_id
+                AND o.version = a.version AND o.user_id = r.user_id AND o.state = 'ACTIVE'",
             &[&columns.activity_id, &columns.sku_id, &columns.user_id],
         )
         .await?;
