@@ -6,7 +6,8 @@
 //! that sees none may be cut off itself; so any number of watchers share one row, a watcher that dies
 //! while it sees nothing holds nothing up, and an outage shorter than `max_gap` is part of patience.
 //!
-//! Ages are taken by PostgreSQL's clock alone. It judges nothing for good: the release fence decides
+//! Ages are taken by PostgreSQL's clock alone. A reservation that says to have been accepted in the
+//! future, as one may after the clock of its Redis was set back, has its whole patience from then on. It judges nothing for good: the release fence decides
 //! between an order and a release, and this only decides when the fence is asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,9 +19,9 @@ use tokio_postgres::Row;
 use crate::decide::Columns;
 use crate::facts::IDS_MAX;
 use crate::pool::Session;
-use crate::rows::{get, millis, parse};
+use crate::rows::{get, millis, parse, storable};
 use crate::tasks::{self, Opening};
-use crate::{Error, Store, TaskOrigin};
+use crate::{CompensationTask, Error, Store, TaskOrigin};
 
 /// How long an undecided reservation is left alone when its activity is not known here.
 pub(crate) const PATIENCE_DEFAULT_MS: i64 = 15 * 60 * 1_000;
@@ -69,7 +70,7 @@ impl Store {
                         NOTE_ILLNESS,
                         &[
                             /* max_gap_ms */ &max_gap_ms,
-                            /* cause */ &note.cause,
+                            /* cause */ &storable(note.cause),
                         ],
                     )
                     .await?;
@@ -96,6 +97,35 @@ impl Store {
     pub async fn standstill_now(&self) -> Result<Option<String>, Error> {
         let rows = self.read("standstill_now", STANDSTILL_NOW, &[]).await?;
         rows.first().map(|row| get(row, "cause")).transpose()
+    }
+
+    /// What is left of the patience with a parked message's reservation before it may be fenced;
+    /// `None` when nothing is, when it is decided, or when the task was opened for another reason. It
+    /// counts from the parking, and stands still with everybody's: a message that was parked before an
+    /// outage can be replayed after it.
+    ///
+    /// # Errors
+    /// As every read.
+    pub async fn patience_left(&self, task: &CompensationTask) -> Result<Option<Duration>, Error> {
+        if task.origin != TaskOrigin::Parked {
+            return Ok(None);
+        }
+        let rows = self
+            .read(
+                "patience_left",
+                PATIENCE_LEFT,
+                &[
+                    /* reservation_id */ &task.request.reservation_id.as_str(),
+                    /* patience_default_ms */ &PATIENCE_DEFAULT_MS,
+                ],
+            )
+            .await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let left_ms: i64 = get(row, "left_ms")?;
+        let waits = left_ms > 0 && !get::<bool>(row, "decided")?;
+        Ok(waits.then(|| Duration::from_millis(left_ms.unsigned_abs())))
     }
 
     /// Opens the tasks of reservations that nobody has decided within their activity's patience.
@@ -196,13 +226,15 @@ const LOCK_WATCH: &str = "-- lock_watch
 
 const NOTE_ILLNESS: &str = "-- note_illness
     UPDATE patience_watch
-    SET observed_at = greatest(observed_at, clock_timestamp()), healthy = false,
+    SET healthy_at = least(healthy_at, clock_timestamp()), observed_at = clock_timestamp(),
+        healthy = false,
         cause = coalesce(nullif($2, ''), 'unhealthy'), max_gap_ms = $1";
 
-// A clock that was set back moves nothing back: the next sightings count from where it was.
+// A clock that was set back, or a promoted server whose clock is behind, takes the last sighting back
+// with it: a sighting in the future would hide every outage until the clock has caught up.
 const NOTE_HEALTH: &str = "-- note_health
     WITH look AS MATERIALIZED (
-        SELECT healthy_at AS since, greatest(healthy_at, clock_timestamp()) AS at,
+        SELECT healthy_at AS since, clock_timestamp() AS at,
             coalesce(nullif(cause, ''), 'unobserved') AS cause
         FROM patience_watch
     ), gap AS MATERIALIZED (
@@ -235,25 +267,35 @@ const FORGET_STANDSTILLS: &str = "-- forget_standstills
 const STANDSTILL_NOW: &str = "-- standstill_now
     SELECT coalesce(nullif(cause, ''), 'unobserved') AS cause
     FROM patience_watch
-    WHERE NOT healthy OR healthy_at < now() - max_gap_ms * interval '1 millisecond'";
+    WHERE NOT healthy OR healthy_at < now() - max_gap_ms * interval '1 millisecond'
+        OR healthy_at > now() + max_gap_ms * interval '1 millisecond'";
 
 // Standstills that overlap count once: they are joined before they are added up. What follows the
-// last sighting of health counts as one of them while the last look saw none, or is too long ago.
-const JUDGE: &str = "-- judge_overdue
+// last sighting of health counts as one of them while the last look saw none, or is too long ago. One
+// that lies ahead says that the clock was set back and that nobody has looked since. What is asked
+// for is a row each, with the instant from which its patience counts.
+macro_rules! judge {
+    ($name:literal, $asked:literal, $patience_default:literal) => {
+        concat!(
+            "-- ",
+            $name,
+            "
     WITH asked AS (
-        SELECT r.reservation_id, r.activity_id, r.sku_id, r.version,
-            least(r.reserved_at, now()) AS reserved_at
-        FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[])
-            AS r (reservation_id, activity_id, sku_id, version, reserved_at)
+        ",
+            $asked,
+            "
     ), standing AS MATERIALIZED (
         SELECT coalesce(range_agg(tstzrange(t.began_at, t.ended_at)), '{}'::tstzmultirange) AS times
         FROM (
             SELECT began_at, ended_at FROM standstill
-            WHERE ended_at > (SELECT min(reserved_at) FROM asked)
+            WHERE ended_at > (SELECT min(since) FROM asked)
             UNION ALL
             SELECT healthy_at, now() FROM patience_watch
             WHERE healthy_at < now()
                 AND (NOT healthy OR healthy_at < now() - max_gap_ms * interval '1 millisecond')
+            UNION ALL
+            SELECT '-infinity', now() FROM patience_watch
+            WHERE healthy_at > now() + max_gap_ms * interval '1 millisecond'
         ) AS t
     )
     SELECT asked.reservation_id,
@@ -268,17 +310,40 @@ const JUDGE: &str = "-- judge_overdue
             WHERE t.reservation_id = asked.reservation_id AND t.closed_at IS NULL
         ) AS has_task,
         ceil(
-            coalesce(a.patience_ms, $6::bigint)
-            - 1000 * extract(epoch FROM now() - asked.reserved_at)
+            coalesce(a.patience_ms, ",
+            $patience_default,
+            "::bigint)
+            - 1000 * extract(epoch FROM now() - asked.since)
             + 1000 * (
                 SELECT coalesce(sum(extract(epoch FROM upper(still) - lower(still))), 0)
                 FROM standing,
                     unnest(
-                        standing.times * tstzmultirange(tstzrange(asked.reserved_at, now()))
+                        standing.times * tstzmultirange(tstzrange(asked.since, now()))
                     ) AS still
             )
         )::bigint AS left_ms
     FROM asked
     LEFT JOIN activity AS a
         ON a.activity_id = asked.activity_id AND a.sku_id = asked.sku_id
-        AND a.version = asked.version";
+        AND a.version = asked.version"
+        )
+    };
+}
+
+const JUDGE: &str = judge!(
+    "judge_overdue",
+    "SELECT r.reservation_id, r.activity_id, r.sku_id, r.version,
+            least(r.reserved_at, now()) AS since
+        FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::timestamptz[])
+            AS r (reservation_id, activity_id, sku_id, version, reserved_at)",
+    "$6"
+);
+
+const PATIENCE_LEFT: &str = judge!(
+    "patience_left",
+    "SELECT t.reservation_id, t.activity_id, t.sku_id, t.version,
+            least(t.opened_at, now()) AS since
+        FROM compensation_task AS t
+        WHERE t.reservation_id = $1 AND t.closed_at IS NULL AND t.origin = 'PARKED'",
+    "$2"
+);

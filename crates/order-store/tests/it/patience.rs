@@ -2,6 +2,8 @@
 //!
 //! Nobody waits here for time to pass: what is on record is moved into the past instead.
 
+mod still;
+
 use std::time::Duration;
 
 use rand::rngs::StdRng;
