@@ -11,7 +11,7 @@ use seckill_state_machine::{BucketId, Scope};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::rows::{ScopeFilter, ScopeKey, bucket_id, count, get, number};
+use crate::rows::{ScopeFilter, ScopeKey, bucket_id, count, get, number, storable};
 use crate::{Error, Store};
 
 pub use actions::{Action, ActionFilter, ActionRecord};
@@ -183,6 +183,7 @@ impl Store {
         let checked = count("checked", outcome.checked)?;
         let settled = count("settled", outcome.settled)?;
         let discrepancies = count("discrepancies", outcome.discrepancies)?;
+        let error = outcome.error.as_deref().map(storable);
         let touched = self
             .run_tx("finish_run", async |session| {
                 session
@@ -192,7 +193,7 @@ impl Store {
                         SET finished_at = now(), checked = $2, settled = $3, discrepancies = $4,
                             error = $5
                         WHERE run_id = $1",
-                        &[&run, &checked, &settled, &discrepancies, &outcome.error],
+                        &[&run, &checked, &settled, &discrepancies, &error],
                     )
                     .await
             })

@@ -5,20 +5,16 @@
 //! crash after it leaves a task that any compensation worker picks up. Repeating the call changes
 //! nothing, which makes it safe after an unknown outcome.
 
-use seckill_state_machine::{OrderId, OrderRequest, OrderState};
+use seckill_state_machine::{OrderId, OrderRequest, OrderState, ReservationId};
 use uuid::Uuid;
 
 use crate::decide::lock_stock;
 use crate::facts::read_decisions;
 use crate::outbox::{self, NewEvent, Outcome};
-use crate::pool::Session;
-use crate::rows::{ScopeKey, get};
+use crate::pool::{Reruns, Session};
+use crate::rows::{ScopeKey, get, order_id};
 use crate::tasks::{self, Opening};
 use crate::{DecisionRecord, Error, Store, TaskOrigin};
-
-/// How often a cancellation runs again because another transaction got in its way. It takes its
-/// locks in everybody's order, so once is already rare.
-const RUNS_MAX: usize = 8;
 
 /// What cancelling an order came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,18 +49,30 @@ impl Store {
         let Ok(key) = Uuid::try_parse(order_id.as_str()) else {
             return Ok(CancelOutcome::NotFound);
         };
-        let mut runs = 1;
+        let mut reruns = Reruns::default();
         loop {
             let outcome = self
                 .run_tx("cancel_order", async |session| {
                     cancel(session, key, actor, reason).await
                 })
                 .await;
-            match outcome {
-                Err(error) if error.is_collision() && runs < RUNS_MAX => runs += 1,
-                outcome => return outcome,
+            if !reruns.again(&outcome) {
+                return outcome;
             }
         }
+    }
+
+    /// The order that a reservation was made into, also when its version is archived.
+    ///
+    /// # Errors
+    /// As every read.
+    pub async fn order_of(&self, id: &ReservationId) -> Result<Option<OrderId>, Error> {
+        let rows = self
+            .read("order_of", ORDER_OF, &[/* reservation_id */ &id.as_str()])
+            .await?;
+        rows.first()
+            .map(|row| order_id(get(row, "order_id")?))
+            .transpose()
     }
 
     /// Opens the task of a cancelled order again that Redis still, or again, counts as sold: its
@@ -91,7 +99,7 @@ async fn cancel(
     let Some(reservation_id) = reservation_of(session, key).await? else {
         return missing(session, key).await;
     };
-    let record = decision(session, &reservation_id).await?;
+    let record = decision(session, key, &reservation_id).await?;
     if is_cancelled(&record) {
         return Ok(CancelOutcome::AlreadyCancelled(record));
     }
@@ -102,7 +110,7 @@ async fn cancel(
     }
     if !end_order(session, key, actor, reason).await? {
         // Another cancellation was first, while this one waited for the stock row.
-        let record = decision(session, &reservation_id).await?;
+        let record = decision(session, key, &reservation_id).await?;
         return Ok(CancelOutcome::AlreadyCancelled(record));
     }
     give_back(session, &request).await?;
@@ -114,9 +122,20 @@ async fn cancel(
     outbox::write(session, &[event]).await?;
     let opening = Opening::now(TaskOrigin::Cancelled, "cancel_order");
     tasks::open(session, &[&request], &opening).await?;
-    let record = decision(session, &reservation_id).await?;
+    let record = decision(session, key, &reservation_id).await?;
     Ok(CancelOutcome::Cancelled(record))
 }
+
+// The archive of orders has no index of its own for reservations; their owner's orders are few.
+const ORDER_OF: &str = "-- order_of
+    SELECT order_id FROM orders WHERE reservation_id = $1
+    UNION ALL
+    SELECT o.order_id
+    FROM reservation_decision_archive AS d
+    JOIN orders_archive AS o
+        ON o.activity_id = d.activity_id AND o.sku_id = d.sku_id AND o.version = d.version
+        AND o.user_id = d.user_id AND o.reservation_id = d.reservation_id
+    WHERE d.reservation_id = $1";
 
 const fn is_cancelled(record: &DecisionRecord) -> bool {
     matches!(record.order, Some((_, OrderState::Cancelled)))
@@ -152,11 +171,26 @@ async fn missing(session: &Session, key: Uuid) -> Result<CancelOutcome, Error> {
     )))
 }
 
-async fn decision(session: &Session, reservation_id: &str) -> Result<DecisionRecord, Error> {
+/// The decision behind an order that this transaction has just seen. Both move to the archive together:
+/// when one has gone since, the other has as well, and the next run sees where they are.
+async fn decision(
+    session: &Session,
+    key: Uuid,
+    reservation_id: &str,
+) -> Result<DecisionRecord, Error> {
     let mut records = read_decisions(session, &[reservation_id]).await?;
-    records
-        .pop()
-        .ok_or_else(|| Error::stored("reservation_decision", "an order has no decision"))
+    if let Some(record) = records.pop() {
+        return Ok(record);
+    }
+    if reservation_of(session, key).await?.is_none() {
+        return Err(Error::Interfered {
+            operation: "cancel_order",
+        });
+    }
+    Err(Error::stored(
+        "reservation_decision",
+        "an order has no decision",
+    ))
 }
 
 async fn end_order(session: &Session, key: Uuid, actor: &str, reason: &str) -> Result<bool, Error> {

@@ -271,6 +271,22 @@ fn connection_config(config: &StoreConfig) -> Result<tokio_postgres::Config, Err
     Ok(connection)
 }
 
+/// How often a transaction runs again because another one got in its way. All take their locks in
+/// everybody's order, so once is already rare.
+const RERUNS_MAX: u32 = 8;
+
+/// Counts the runs of one transaction. It was rolled back each time, so the same work may be done again.
+#[derive(Default)]
+pub(crate) struct Reruns(u32);
+
+impl Reruns {
+    /// Whether another transaction got in the way of this run, and there may be one more.
+    pub(crate) fn again<T>(&mut self, outcome: &Result<T, Error>) -> bool {
+        self.0 += 1;
+        self.0 <= RERUNS_MAX && outcome.as_ref().is_err_and(Error::is_collision)
+    }
+}
+
 /// A connection in use. Dropping it closes the connection; only [`Session::give_back`] keeps it.
 pub(crate) struct Session {
     object: Option<Object>,

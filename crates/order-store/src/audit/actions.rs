@@ -3,11 +3,16 @@
 use seckill_state_machine::{Scope, TimestampMs};
 use tokio_postgres::Row;
 
-use crate::rows::{ScopeFilter, get, time_ms};
+use crate::pool::Session;
+use crate::rows::{ScopeFilter, get, storable, time_ms};
 use crate::{Error, Store};
 
 /// Most rows of one page.
 const PAGE_MAX: i64 = 1_000;
+
+/// The action by which an operator closes a difference, and what comes of it.
+const RESOLVE: &str = "resolve";
+const RESOLVED: &str = "resolved";
 
 /// A repair that was applied, or tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,34 +60,41 @@ impl Store {
         if action.actor.is_empty() {
             return Err(Error::invalid("actor", "must be named"));
         }
-        let rows = self
-            .run_tx("record_action", async |session| {
-                session
-                    .query(
-                        "-- record_action
-                        INSERT INTO reconciliation_action (
-                            discrepancy_id, action, actor, reason, outcome
-                        )
-                        SELECT discrepancy_id, $2::text, $3::text, $4::text, $5::text
-                        FROM discrepancy WHERE discrepancy_id = $1
-                        RETURNING action_id",
-                        &[
-                            /* discrepancy_id */ &action.discrepancy_id,
-                            /* action */ &action.action,
-                            /* actor */ &action.actor,
-                            /* reason */ &action.reason,
-                            /* outcome */ &action.outcome,
-                        ],
-                    )
-                    .await
-            })
-            .await?;
-        match rows.first() {
-            Some(row) => get(row, "action_id"),
-            None => Err(Error::NotFound {
-                what: format!("discrepancy {}", action.discrepancy_id),
-            }),
+        self.run_tx("record_action", async |session| {
+            insert_action(session, action).await
+        })
+        .await
+    }
+
+    /// Closes a difference by an operator's word, with the action on record; says whether this call
+    /// did, or one before it by the same actor for the same reason whose answer may have been lost.
+    /// `false`: it was closed already. One that is still there is found again, as a new one.
+    ///
+    /// # Errors
+    /// `Invalid` without a named actor and a reason, `NotFound` for an unknown difference; else as every
+    /// write.
+    pub async fn resolve_discrepancy(
+        &self,
+        id: i64,
+        actor: &str,
+        reason: &str,
+    ) -> Result<bool, Error> {
+        for (field, text) in [("actor", actor), ("reason", reason)] {
+            if text.is_empty() {
+                return Err(Error::invalid(field, "must be given"));
+            }
         }
+        let action = ActionRecord {
+            discrepancy_id: id,
+            actor: actor.to_owned(),
+            reason: reason.to_owned(),
+            action: RESOLVE.to_owned(),
+            outcome: RESOLVED.to_owned(),
+        };
+        self.run_tx("resolve_discrepancy", async |session| {
+            resolve(session, &action).await
+        })
+        .await
     }
 
     /// Actions by number, at most 1,000 a page.
@@ -117,6 +129,72 @@ impl Store {
             )
             .await?;
         rows.iter().map(action).collect()
+    }
+}
+
+async fn insert_action(session: &Session, action: &ActionRecord) -> Result<i64, Error> {
+    let rows = session
+        .query(
+            "-- record_action
+            INSERT INTO reconciliation_action (discrepancy_id, action, actor, reason, outcome)
+            SELECT discrepancy_id, $2::text, $3::text, $4::text, $5::text
+            FROM discrepancy WHERE discrepancy_id = $1
+            RETURNING action_id",
+            &[
+                /* discrepancy_id */ &action.discrepancy_id,
+                /* action */ &action.action,
+                /* actor */ &action.actor,
+                /* reason */ &storable(&action.reason),
+                /* outcome */ &storable(&action.outcome),
+            ],
+        )
+        .await?;
+    match rows.first() {
+        Some(row) => get(row, "action_id"),
+        None => Err(unknown(action.discrepancy_id)),
+    }
+}
+
+/// The row is locked before it is judged, so that of two who close it at once one did.
+async fn resolve(session: &Session, action: &ActionRecord) -> Result<bool, Error> {
+    let closed = session
+        .execute(
+            "-- resolve_discrepancy
+            UPDATE discrepancy SET resolved_at = now()
+            WHERE discrepancy_id = $1 AND resolved_at IS NULL",
+            &[/* discrepancy_id */ &action.discrepancy_id],
+        )
+        .await?;
+    if closed == 1 {
+        insert_action(session, action).await?;
+        return Ok(true);
+    }
+    let rows = session
+        .query(
+            "-- resolved_by
+            SELECT EXISTS (
+                SELECT FROM reconciliation_action AS a
+                WHERE a.discrepancy_id = d.discrepancy_id AND a.action = $2
+                    AND a.actor = $3 AND a.reason = $4
+            ) AS own
+            FROM discrepancy AS d WHERE d.discrepancy_id = $1",
+            &[
+                /* discrepancy_id */ &action.discrepancy_id,
+                /* action */ &action.action,
+                /* actor */ &action.actor,
+                /* reason */ &storable(&action.reason),
+            ],
+        )
+        .await?;
+    match rows.first() {
+        Some(row) => get(row, "own"),
+        None => Err(unknown(action.discrepancy_id)),
+    }
+}
+
+fn unknown(id: i64) -> Error {
+    Error::NotFound {
+        what: format!("discrepancy {id}"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Differences on record: one row each for as long as it lasts, with what either side said and what
 //! would mend it.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use seckill_state_machine::{BucketScope, ReservationId, Scope, TimestampMs};
@@ -8,9 +9,9 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::decide::BucketColumns;
-use crate::pool::Session;
+use crate::pool::{Reruns, Session};
 use crate::rows::{
-    ScopeFilter, bucket, get, millis, number, parse, parse_opt, time_ms, time_ms_opt,
+    ScopeFilter, bucket, get, millis, number, parse, parse_opt, storable, time_ms, time_ms_opt,
 };
 use crate::{Error, Store};
 
@@ -210,10 +211,17 @@ impl Store {
         if found.is_empty() {
             return Ok(0);
         }
-        self.run_tx("record_discrepancies", async |session| {
-            insert_discrepancies(session, run, &found).await
-        })
-        .await
+        let mut reruns = Reruns::default();
+        loop {
+            let outcome = self
+                .run_tx("record_discrepancies", async |session| {
+                    insert_discrepancies(session, run, &found).await
+                })
+                .await;
+            if !reruns.again(&outcome) {
+                return outcome;
+            }
+        }
     }
 
     /// Closes the open differences that a finished run of the same kind and scope did not see again.
@@ -224,15 +232,22 @@ impl Store {
     /// As every write.
     pub async fn resolve_unseen(&self, run: Uuid, margin: Duration) -> Result<(u64, u64), Error> {
         let margin_ms = millis("margin", margin)?;
-        self.run_tx("resolve_unseen", async |session| {
-            let closed = session
-                .execute(RESOLVE_UNSEEN, &[&run, /* margin_ms */ &margin_ms])
-                .await?;
-            let rows = session.query(OPEN_OF_RUN_KIND, &[&run]).await?;
-            let open = rows.first().map_or(Ok(0), |row| number(row, "n"))?;
-            Ok((closed, open))
-        })
-        .await
+        let mut reruns = Reruns::default();
+        loop {
+            let outcome = self
+                .run_tx("resolve_unseen", async |session| {
+                    let closed = session
+                        .execute(RESOLVE_UNSEEN, &[&run, /* margin_ms */ &margin_ms])
+                        .await?;
+                    let rows = session.query(OPEN_OF_RUN_KIND, &[&run]).await?;
+                    let open = rows.first().map_or(Ok(0), |row| number(row, "n"))?;
+                    Ok((closed, open))
+                })
+                .await;
+            if !reruns.again(&outcome) {
+                return outcome;
+            }
+        }
     }
 
     /// Open differences by number, the oldest first; at most 10,000 a page.
@@ -280,11 +295,11 @@ impl Store {
 /// Differences, one array a column.
 pub(super) struct FoundColumns<'a> {
     pub kind: Vec<&'a str>,
-    pub detail: Vec<&'a str>,
+    pub detail: Vec<Cow<'a, str>>,
     pub buckets: BucketColumns<'a>,
     pub reservation_id: Vec<Option<&'a str>>,
-    pub evidence_redis: Vec<&'a str>,
-    pub evidence_postgres: Vec<&'a str>,
+    pub evidence_redis: Vec<Cow<'a, str>>,
+    pub evidence_postgres: Vec<Cow<'a, str>>,
     pub repair: Vec<&'a str>,
     pub repairable: Vec<&'static str>,
 }
@@ -294,15 +309,15 @@ impl<'a> FoundColumns<'a> {
         let reservations = found.clone().map(|d| d.reservation_id.as_ref());
         Self {
             kind: found.clone().map(|d| d.kind.as_str()).collect(),
-            detail: found.clone().map(|d| d.detail.as_str()).collect(),
+            detail: found.clone().map(|d| storable(&d.detail)).collect(),
             buckets: BucketColumns::of(found.clone().map(|d| &d.bucket)),
             reservation_id: reservations
                 .map(|id| id.map(ReservationId::as_str))
                 .collect(),
-            evidence_redis: found.clone().map(|d| d.evidence_redis.as_str()).collect(),
+            evidence_redis: found.clone().map(|d| storable(&d.evidence_redis)).collect(),
             evidence_postgres: found
                 .clone()
-                .map(|d| d.evidence_postgres.as_str())
+                .map(|d| storable(&d.evidence_postgres))
                 .collect(),
             repair: found.clone().map(|d| d.repair.as_str()).collect(),
             repairable: found.map(|d| d.repairable.as_str()).collect(),
@@ -390,17 +405,24 @@ const RECORD_DISCREPANCIES: &str = concat!(
 );
 
 const RESOLVE_UNSEEN: &str = "-- resolve_unseen
+    WITH unseen AS (
+        SELECT d.discrepancy_id
+        FROM discrepancy AS d, reconciliation_run AS r
+        WHERE r.run_id = $1 AND r.finished_at IS NOT NULL AND r.error IS NULL
+            AND d.resolved_at IS NULL AND d.last_run_id <> r.run_id
+            AND d.last_seen_at < r.started_at - $2::bigint * interval '1 millisecond'
+            AND d.run_kind = r.kind
+            AND (
+                r.activity_id IS NULL
+                OR (d.activity_id, d.sku_id, d.version) = (r.activity_id, r.sku_id, r.version)
+            )
+        ORDER BY d.discrepancy_id
+        FOR UPDATE OF d
+    )
     UPDATE discrepancy AS d
     SET resolved_at = now()
-    FROM reconciliation_run AS r
-    WHERE r.run_id = $1 AND r.finished_at IS NOT NULL AND r.error IS NULL
-        AND d.resolved_at IS NULL AND d.last_run_id <> r.run_id
-        AND d.last_seen_at < r.started_at - $2::bigint * interval '1 millisecond'
-        AND d.run_kind = r.kind
-        AND (
-            r.activity_id IS NULL
-            OR (d.activity_id, d.sku_id, d.version) = (r.activity_id, r.sku_id, r.version)
-        )";
+    FROM unseen
+    WHERE d.discrepancy_id = unseen.discrepancy_id";
 
 const OPEN_OF_RUN_KIND: &str = "-- open_of_run_kind
     SELECT count(*) AS n

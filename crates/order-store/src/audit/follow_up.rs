@@ -6,6 +6,7 @@ use tokio_postgres::types::ToSql;
 
 use super::Discrepancy;
 use super::discrepancies::{FoundColumns, found_rows};
+use crate::pool::Reruns;
 use crate::rows::{get, version};
 use crate::tasks::{self, Opening};
 use crate::{Error, Store, TaskOrigin};
@@ -35,14 +36,20 @@ impl Store {
         run_kind: &str,
         found: &[Discrepancy],
     ) -> Result<Vec<Discrepancy>, Error> {
-        let rows = self
-            .run_tx("see_again", async |session| {
-                let columns = FoundColumns::of(found.iter());
-                let mut params: Vec<&(dyn ToSql + Sync)> = vec![/* run_kind */ &run_kind];
-                params.extend(columns.params());
-                session.query(SEE_AGAIN, &params).await
-            })
-            .await?;
+        let columns = FoundColumns::of(found.iter());
+        let mut params: Vec<&(dyn ToSql + Sync)> = vec![/* run_kind */ &run_kind];
+        params.extend(columns.params());
+        let mut reruns = Reruns::default();
+        let rows = loop {
+            let outcome = self
+                .run_tx("see_again", async |session| {
+                    session.query(SEE_AGAIN, &params).await
+                })
+                .await;
+            if !reruns.again(&outcome) {
+                break outcome?;
+            }
+        };
         let mut known = std::collections::HashSet::new();
         for row in &rows {
             known.insert(get::<i64>(row, "n")?);
@@ -83,19 +90,30 @@ impl Store {
     }
 }
 
+// Rows are locked in the order of their numbers first, as by every statement that meets several.
 const SEE_AGAIN: &str = concat!(
     "-- see_again
-    UPDATE discrepancy AS d
-    SET last_seen_at = now(), times_seen = d.times_seen + 1, detail = r.detail,
-        evidence_redis = r.evidence_redis, evidence_postgres = r.evidence_postgres,
-        repair = r.repair, repairable = r.repairable
-    FROM ",
+    WITH met AS (
+        SELECT d.discrepancy_id, r.n, r.detail, r.evidence_redis, r.evidence_postgres, r.repair,
+            r.repairable
+        FROM ",
     found_rows!(),
     "
-    WHERE d.resolved_at IS NULL AND d.run_kind = $1 AND d.kind = r.kind
-        AND d.activity_id = r.activity_id AND d.sku_id = r.sku_id AND d.version = r.version
-        AND d.bucket_id = r.bucket_id AND d.reservation_id IS NOT DISTINCT FROM r.reservation_id
-    RETURNING r.n"
+        JOIN discrepancy AS d
+            ON d.activity_id = r.activity_id AND d.sku_id = r.sku_id AND d.version = r.version
+            AND d.bucket_id = r.bucket_id AND d.kind = r.kind
+            AND d.reservation_id IS NOT DISTINCT FROM r.reservation_id
+        WHERE d.resolved_at IS NULL AND d.run_kind = $1
+        ORDER BY d.discrepancy_id
+        FOR UPDATE OF d
+    )
+    UPDATE discrepancy AS d
+    SET last_seen_at = now(), times_seen = d.times_seen + 1, detail = met.detail,
+        evidence_redis = met.evidence_redis, evidence_postgres = met.evidence_postgres,
+        repair = met.repair, repairable = met.repairable
+    FROM met
+    WHERE d.discrepancy_id = met.discrepancy_id
+    RETURNING met.n"
 );
 
 const OPEN_ABOUT: &str = "-- open_about

@@ -1,5 +1,7 @@
 //! What the audit counts, and how differences are recorded.
 
+mod odd;
+
 use std::time::Duration;
 
 use seckill_order_store::{
