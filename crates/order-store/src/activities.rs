@@ -16,6 +16,7 @@ use self::statements::{
     ACTIVITIES, ACTIVITY, OPEN_SCOPES, insert_activity, insert_stock, lock_versions, move_state,
     read_activity,
 };
+use crate::retention::was_extended;
 use crate::rows::{ScopeKey, bucket_id, number};
 use crate::{Error, Store};
 
@@ -47,7 +48,8 @@ pub struct StockRow {
 }
 
 impl Store {
-    /// Creates an activity version with its stock rows, or finds the identical one.
+    /// Creates an activity version with its stock rows, or finds the identical one, whose retention may
+    /// have been extended since.
     ///
     /// # Errors
     /// `Invalid` for settings that make no sense, `Conflict` naming the difference when the version
@@ -71,7 +73,14 @@ impl Store {
             let Some(stored) = read_activity(session, &settings.scope).await? else {
                 return Err(Error::Interfered { operation: CREATOR });
             };
-            let differences = differences(&stored.settings, settings);
+            let mut stored = stored.settings;
+            if stored.retention_until_ms > settings.retention_until_ms
+                && was_extended(session, &settings.scope).await?
+            {
+                // Its end was moved since it was created: no contradiction to how it was created.
+                stored.retention_until_ms = settings.retention_until_ms;
+            }
+            let differences = differences(&stored, settings);
             if differences.is_empty() {
                 return Ok(Created::Already);
             }

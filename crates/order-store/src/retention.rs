@@ -21,7 +21,8 @@ pub struct OpenWork {
     pub unpublished: u64,
     /// Differences on record.
     pub discrepancies: u64,
-    /// Recovery windows.
+    /// Recovery windows. Those of a version whose keys have expired shelter nobody, and nobody looks
+    /// after them any more.
     pub windows: u64,
     /// Transfers between buckets.
     pub transfers: u64,
@@ -78,8 +79,11 @@ const OPEN_WORK: &str = "-- open_work
             WHERE resolved_at IS NULL AND activity_id = $1 AND sku_id = $2 AND version = $3
         ) AS discrepancies,
         (
-            SELECT count(*) FROM recovery_window
-            WHERE opened_at IS NOT NULL AND activity_id = $1 AND sku_id = $2 AND version = $3
+            SELECT count(*)
+            FROM recovery_window AS w
+            JOIN activity AS a USING (activity_id, sku_id, version)
+            WHERE w.opened_at IS NOT NULL AND a.retention_until > now()
+                AND w.activity_id = $1 AND w.sku_id = $2 AND w.version = $3
         ) AS windows,
         (
             SELECT count(*) FROM bucket_transfer
@@ -130,6 +134,21 @@ const LOCK_RETENTION: &str = "-- lock_retention
     FROM activity
     WHERE activity_id = $1 AND sku_id = $2 AND version = $3
     FOR NO KEY UPDATE";
+
+/// Whether a version's retention was ever extended. Nothing else is on record as a move from a state
+/// to itself.
+pub(crate) async fn was_extended(session: &Session, scope: &Scope) -> Result<bool, Error> {
+    let rows = session
+        .query(
+            "-- was_extended
+            SELECT FROM activity_event
+            WHERE activity_id = $1 AND sku_id = $2 AND version = $3 AND from_state = to_state
+            LIMIT 1",
+            &ScopeKey::of(scope).params(),
+        )
+        .await?;
+    Ok(!rows.is_empty())
+}
 
 impl Store {
     /// What a version has open, in one snapshot.

@@ -61,6 +61,26 @@ async fn creating_the_same_again_is_a_success_and_another_is_a_conflict_that_nam
     assert_eq!(sale.store.stock_rows(&sale.scope).await.unwrap().len(), 3);
 }
 
+/// Goal: a deployment that creates its activities again and again goes on after an operator gave one
+/// more time; a longer retention than the stored one is a contradiction still.
+#[tokio::test]
+async fn creating_the_same_again_is_a_success_after_its_retention_was_extended() {
+    let sale = sale(10, 3).await;
+    let until = TimestampMs::new(RETENTION + 1_000);
+    let create = async |retention: i64| {
+        let mut wanted = settings(&sale.scope, 10, 3);
+        wanted.retention_until_ms = TimestampMs::new(retention);
+        let created = sale.store.create_activity(&wanted).await;
+        created.map_err(|error| error.kind())
+    };
+    assert_eq!(create(RETENTION - 1).await, Err(ErrorKind::Conflict));
+    let extended = sale.store.extend_retention(&sale.scope, until, "ann", "x");
+    extended.await.unwrap();
+    assert_eq!(create(RETENTION).await, Ok(Created::Already));
+    assert_eq!(create(RETENTION + 1_000).await, Ok(Created::Already));
+    assert_eq!(create(RETENTION + 1_001).await, Err(ErrorKind::Conflict));
+}
+
 #[tokio::test]
 async fn settings_that_make_no_sense_are_refused_by_name() {
     let sale = sale(1, 1).await;
