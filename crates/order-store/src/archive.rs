@@ -5,6 +5,9 @@
 //! | before the seal is committed | the version as it was | archive it again |
 //! | after the seal, between two batches | some rows here, some there, each in one place | `archives_under_way` names it, `resume_archive` moves the rest |
 //! | after the last batch | nothing to do | |
+//! | a message is parked, or a task opened, after the seal has looked | an open letter or task of a sealed version | workers claim tasks of every version; the fence finds the decision that has moved, or puts one up and opens the move again |
+//! | a fence is put up while the move is under way | a decision that no batch has met | the last step looks from the start once more |
+//! | a fence that began before the seal is committed after the last step | one decision `RELEASED` here | it counts for nothing and is found by its key; the next fence of the version moves it |
 //!
 //! The seal is one transaction: it finds nothing open, stores the figures, and from then on nobody
 //! visits the version and no message that comes late finds its stock. Only then rows move, so that
@@ -17,9 +20,9 @@ use seckill_state_machine::{ActivityState, ReservationId, Scope, TimestampMs};
 use tokio_postgres::Row;
 
 use self::statements::{
-    COUNTS, FINISH, FORGET_MESSAGES, FORGET_TASKS, LOCK_ACTIVITY, LOCK_BUCKETS, LOCK_RESULT,
-    MOVE_DECISIONS, MOVE_JOURNAL, MOVE_JOURNAL_REST, MOVE_ORDERS, NEXT_BATCH, RESULT,
-    SEAL_ACTIVITY, SEAL_STOCK, STRAY_ORDER,
+    COUNTS, FINISH, FORGET_EVENTS, FORGET_MESSAGES, FORGET_TASKS, FORGET_WINDOWS, LOCK_ACTIVITY,
+    LOCK_BUCKETS, LOCK_RESULT, MOVE_DECISIONS, MOVE_JOURNAL, MOVE_JOURNAL_REST, MOVE_ORDERS,
+    NEXT_BATCH, RESULT, SEAL_ACTIVITY, SEAL_STOCK, STRAY_ORDER,
 };
 use crate::pool::Session;
 use crate::retention::read_open_work;
@@ -29,6 +32,10 @@ use crate::{Error, Store};
 /// Decisions of one batch, with their orders, journal entries, messages and tasks: about 5,000 rows,
 /// a tenth of a second.
 const BATCH: i64 = 1_000;
+
+/// Events that one batch looks at, whosever they are: the outbox has no index by version, which would
+/// cost every order of a sale. Ten thousand are read in some 10 ms, and deleted in a tenth of a second.
+const EVENTS_PAGE: i64 = 10_000;
 
 /// Most versions of one answer; a thousand that are all under way mean that nobody goes on.
 const PAGE_MAX: i64 = 1_000;
@@ -130,17 +137,19 @@ impl Store {
     /// decision; else as every write. After any error the call may be repeated.
     pub async fn resume_archive(&self, scope: &Scope) -> Result<Moved, Error> {
         let mut moved = Moved::default();
-        loop {
-            let batch = self
+        let mut place = Some(Place::START);
+        while let Some(from) = place {
+            let step = self
                 .run_tx("archive_batch", async |session| {
-                    move_batch(session, scope).await
+                    take_step(session, scope, &from).await
                 })
                 .await?;
-            let Some(batch) = batch else { return Ok(moved) };
-            moved.decisions += batch.decisions;
-            moved.orders += batch.orders;
-            moved.journal += batch.journal;
+            moved.decisions += step.moved.decisions;
+            moved.orders += step.moved.orders;
+            moved.journal += step.moved.journal;
+            place = step.next;
         }
+        Ok(moved)
     }
 
     /// Sealed versions whose rows have not all moved, the longest first; at most 1,000.
@@ -288,34 +297,78 @@ async fn insert_result(
     Ok(())
 }
 
-/// Moves one batch; `None` when nothing was left.
-async fn move_batch(session: &Session, scope: &Scope) -> Result<Option<Moved>, Error> {
-    let key = ScopeKey::of(scope);
-    let rows = session.query(LOCK_RESULT, &key.params()).await?;
+/// How far a caller is with a move. It is kept nowhere else: whoever goes on after a crash starts
+/// again, and what has moved is not met any more. Without it every batch would walk over the index
+/// entries of all rows that have moved before.
+enum Place {
+    /// Decisions after this one, and what belongs to them.
+    Decisions(String),
+    /// Events after this one.
+    Events(i64),
+}
+
+impl Place {
+    const START: Self = Self::Decisions(String::new());
+}
+
+/// What a transaction moved, and where the next one goes on; `None` at the end.
+struct Step {
+    moved: Moved,
+    next: Option<Place>,
+}
+
+async fn take_step(session: &Session, scope: &Scope, from: &Place) -> Result<Step, Error> {
+    let rows = session
+        .query(LOCK_RESULT, &ScopeKey::of(scope).params())
+        .await?;
     let Some(row) = rows.first() else {
         return Err(Error::NotFound {
             what: format!("the result of {scope}"),
         });
     };
     if get(row, "moved")? {
-        return Ok(None);
+        return Ok(Step {
+            moved: Moved::default(),
+            next: None,
+        });
     }
+    match from {
+        Place::Decisions(after) => move_batch(session, scope, after).await,
+        Place::Events(after) => forget_events(session, scope, *after).await,
+    }
+}
+
+async fn next_batch(session: &Session, scope: &Scope, after: &str) -> Result<Vec<Row>, Error> {
+    let key = ScopeKey::of(scope);
     let [activity_id, sku_id, version] = key.params();
-    let rows = session
+    session
         .query(
             NEXT_BATCH,
-            &[activity_id, sku_id, version, /* limit */ &BATCH],
+            &[
+                activity_id,
+                sku_id,
+                version,
+                /* after */ &after,
+                /* limit */ &BATCH,
+            ],
         )
-        .await?;
-    if rows.is_empty() {
-        return finish(session, scope).await.map(Some);
-    }
+        .await
+}
+
+async fn move_batch(session: &Session, scope: &Scope, after: &str) -> Result<Step, Error> {
+    let rows = next_batch(session, scope, after).await?;
     let mut ids: Vec<&str> = Vec::with_capacity(rows.len());
     let mut messages: Vec<&str> = Vec::with_capacity(rows.len());
     for row in &rows {
         ids.push(get(row, "reservation_id")?);
         messages.push(get(row, "message_id")?);
     }
+    let Some(last) = ids.last() else {
+        return Ok(Step {
+            moved: Moved::default(),
+            next: Some(Place::Events(0)),
+        });
+    };
     session.execute(FORGET_MESSAGES, &[&messages]).await?;
     let moved = Moved {
         decisions: session.execute(MOVE_DECISIONS, &[&ids]).await?,
@@ -323,10 +376,48 @@ async fn move_batch(session: &Session, scope: &Scope) -> Result<Option<Moved>, E
         journal: session.execute(MOVE_JOURNAL, &[&ids]).await?,
     };
     session.execute(FORGET_TASKS, &[&ids]).await?;
-    Ok(Some(moved))
+    Ok(Step {
+        moved,
+        next: Some(Place::Decisions((*last).to_owned())),
+    })
 }
 
-/// Moves the journal's entries that belong to no reservation, and notes the end of the move.
+/// Deletes the version's events among the next ones of all. All were published before the seal.
+async fn forget_events(session: &Session, scope: &Scope, after: i64) -> Result<Step, Error> {
+    let key = ScopeKey::of(scope);
+    let [activity_id, sku_id, version] = key.params();
+    let rows = session
+        .query(
+            FORGET_EVENTS,
+            &[
+                activity_id,
+                sku_id,
+                version,
+                /* after */ &after,
+                /* limit */ &EVENTS_PAGE,
+            ],
+        )
+        .await?;
+    let last: Option<i64> = rows.first().map_or(Ok(None), |row| get(row, "last_id"))?;
+    if let Some(last) = last {
+        return Ok(Step {
+            moved: Moved::default(),
+            next: Some(Place::Events(last)),
+        });
+    }
+    // A fence may have been put up at a place that was passed already.
+    if !next_batch(session, scope, "").await?.is_empty() {
+        return Ok(Step {
+            moved: Moved::default(),
+            next: Some(Place::START),
+        });
+    }
+    let moved = finish(session, scope).await?;
+    Ok(Step { moved, next: None })
+}
+
+/// Moves the journal's entries that belong to no reservation, forgets what was known of the buckets'
+/// Redis, and notes the end of the move.
 async fn finish(session: &Session, scope: &Scope) -> Result<Moved, Error> {
     let key = ScopeKey::of(scope);
     let strays = session.query(STRAY_ORDER, &key.params()).await?;
@@ -337,6 +428,7 @@ async fn finish(session: &Session, scope: &Scope) -> Result<Moved, Error> {
         )));
     }
     let journal = session.execute(MOVE_JOURNAL_REST, &key.params()).await?;
+    session.execute(FORGET_WINDOWS, &key.params()).await?;
     session.execute(FINISH, &key.params()).await?;
     Ok(Moved {
         journal,

@@ -1,4 +1,4 @@
-//! Compensation tasks, and the fence that makes a release safe.
+//! Compensation tasks: opened, claimed, finished or given back.
 //!
 //! A task is claimed by lease in a transaction of its own and carries a generation. It is done only
 //! relative to the Redis state that its worker saw: whoever hands the reservation over again adds
@@ -7,18 +7,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use seckill_state_machine::{
-    DecisionKind, OrderId, OrderRequest, OrderState, RejectReason, ReservationId, Scope,
-    UnknownDecision,
-};
+use seckill_state_machine::{OrderRequest, ReservationId, Scope, UnknownDecision};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::decide::Columns;
-use crate::facts::{read_archived_decision, read_decisions};
 use crate::pool::Session;
-use crate::rows::{ScopeFilter, get, millis, number, parse, request};
-use crate::{DecisionRecord, Error, Store};
+use crate::rows::{ScopeFilter, get, millis, number, parse, request, storable};
+use crate::{Error, Store};
 
 /// Most tasks of one claim: what one worker can finish within a lease of some seconds.
 const CLAIM_MAX: i64 = 1_000;
@@ -95,30 +91,6 @@ pub struct CompensationTask {
     pub attempts: u32,
     /// Proves the claim.
     pub lease_token: Uuid,
-}
-
-/// The decision that stands, after the fence.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fence {
-    /// There is an order: settle it instead of releasing.
-    Ordered {
-        /// Its id.
-        order_id: OrderId,
-        /// Active, or cancelled meanwhile.
-        state: OrderState,
-    },
-    /// Rejected before: go on and release.
-    Rejected {
-        /// Why.
-        reason: RejectReason,
-    },
-    /// Can never become an order: go on and release.
-    Released {
-        /// What the fence was put up for.
-        reason: String,
-        /// Put up by this very call.
-        fresh: bool,
-    },
 }
 
 /// How tasks are opened by another transaction.
@@ -226,18 +198,6 @@ fn task(row: &Row) -> Result<CompensationTask, Error> {
     })
 }
 
-fn standing(record: DecisionRecord, fresh: bool) -> Result<Fence, Error> {
-    let reason = record.reason.unwrap_or_default();
-    match (record.kind, record.order) {
-        (DecisionKind::Ordered, Some((order_id, state))) => Ok(Fence::Ordered { order_id, state }),
-        (DecisionKind::Ordered, None) => Err(Error::stored("orders", "an order has vanished")),
-        (DecisionKind::Rejected, _) => Ok(Fence::Rejected {
-            reason: reason.parse().map_err(|e| Error::stored("reason", e))?,
-        }),
-        (DecisionKind::Released, _) => Ok(Fence::Released { reason, fresh }),
-    }
-}
-
 impl Store {
     /// Claims due tasks for a while, the longest due first; at most 1,000.
     ///
@@ -289,29 +249,6 @@ impl Store {
             })
             .await?;
         Ok(readable(&rows))
-    }
-
-    /// Records `RELEASED` unless a decision is there, and returns the one that stands (I6).
-    ///
-    /// # Errors
-    /// As every write. On any error nothing may be released.
-    pub async fn fence(&self, task: &CompensationTask) -> Result<Fence, Error> {
-        let reservation_id = task.request.reservation_id.as_str();
-        self.run_tx("fence", async |session| {
-            let fresh = put_up_fence(session, task).await?;
-            if fresh && let Some(record) = read_archived_decision(session, reservation_id).await? {
-                // Decided long ago, and moved away with its version: that decision stands.
-                take_down_fence(session, reservation_id).await?;
-                return standing(record, false);
-            }
-            // A statement of its own: an insert does not see the row that it met.
-            let mut records = read_decisions(session, &[reservation_id]).await?;
-            match records.pop() {
-                Some(record) => standing(record, fresh),
-                None => Err(Error::Interfered { operation: "fence" }),
-            }
-        })
-        .await
     }
 
     /// Closes a task, if nobody reopened or took it over meanwhile; says whether it did.
@@ -380,7 +317,7 @@ impl Store {
                             /* reservation_id */ &task.request.reservation_id.as_str(),
                             /* generation */ &task.generation,
                             /* lease_token */ &task.lease_token,
-                            /* last_error */ &error,
+                            /* last_error */ &storable(error),
                             /* delay */ &delay,
                         ],
                     )
@@ -429,48 +366,6 @@ impl Store {
         )
         .await
     }
-}
-
-async fn put_up_fence(session: &Session, task: &CompensationTask) -> Result<bool, Error> {
-    let request = &task.request;
-    let columns = Columns::of(&[request]);
-    let inserted = session
-        .execute(
-            "-- fence
-            INSERT INTO reservation_decision (
-                reservation_id, message_id, request_id, user_id, activity_id, sku_id, version,
-                bucket_id, quantity, reserved_at, traceparent, kind, reason, updated_by
-            )
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 'RELEASED', $12, 'fence')
-            ON CONFLICT (reservation_id) DO NOTHING",
-            &[
-                &request.reservation_id.as_str(),
-                &request.message_id().as_str(),
-                &request.request_id.as_str(),
-                &request.user_id.as_str(),
-                &request.bucket.scope.activity_id.as_str(),
-                &request.bucket.scope.sku_id.as_str(),
-                &columns.version[0],
-                &columns.bucket_id[0],
-                &columns.quantity[0],
-                &columns.reserved_at[0],
-                &columns.traceparent[0],
-                /* reason */ &task.origin.as_str(),
-            ],
-        )
-        .await?;
-    Ok(inserted == 1)
-}
-
-async fn take_down_fence(session: &Session, reservation_id: &str) -> Result<(), Error> {
-    session
-        .execute(
-            "-- take_down_fence
-            DELETE FROM reservation_decision WHERE reservation_id = $1",
-            &[/* reservation_id */ &reservation_id],
-        )
-        .await?;
-    Ok(())
 }
 
 /// Whether the one row that was touched, if any, still belonged to the caller.

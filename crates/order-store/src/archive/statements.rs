@@ -49,9 +49,9 @@ pub(super) const LOCK_RESULT: &str = "-- lock_result
 
 pub(super) const NEXT_BATCH: &str = "-- next_batch
     SELECT reservation_id, message_id FROM reservation_decision
-    WHERE activity_id = $1 AND sku_id = $2 AND version = $3
+    WHERE activity_id = $1 AND sku_id = $2 AND version = $3 AND reservation_id > $4
     ORDER BY reservation_id
-    LIMIT $4";
+    LIMIT $5";
 
 // What is left of a message that comes late is refused by the seal, not by the inbox.
 pub(super) const FORGET_MESSAGES: &str = "-- forget_messages
@@ -152,6 +152,26 @@ pub(super) const FORGET_TASKS: &str = "-- forget_tasks
         FOR UPDATE
     ) AS meant
     WHERE t.reservation_id = meant.reservation_id";
+
+// One that is not published is somebody's work: it stays.
+pub(super) const FORGET_EVENTS: &str = "-- forget_events
+    WITH page AS MATERIALIZED (
+        SELECT outbox_id,
+            activity_id = $1 AND sku_id = $2 AND version = $3 AND published_at IS NOT NULL AS meant
+        FROM outbox
+        WHERE outbox_id > $4
+        ORDER BY outbox_id
+        LIMIT $5
+    ), gone AS (
+        DELETE FROM outbox AS o
+        USING page
+        WHERE o.outbox_id = page.outbox_id AND page.meant
+    )
+    SELECT max(outbox_id) AS last_id FROM page";
+
+pub(super) const FORGET_WINDOWS: &str = "-- forget_windows
+    DELETE FROM recovery_window
+    WHERE activity_id = $1 AND sku_id = $2 AND version = $3";
 
 pub(super) const STRAY_ORDER: &str = "-- stray_order
     SELECT reservation_id FROM orders

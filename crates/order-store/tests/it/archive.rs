@@ -1,6 +1,8 @@
 //! The end of a version: nothing open is archived, a crash half way is gone on with, and what comes
 //! late finds nothing to sell.
 
+mod late;
+
 use std::time::Duration;
 
 use seckill_order_store::{
@@ -117,7 +119,7 @@ async fn a_closed_version_moves_as_a_whole_and_its_result_stays() {
     };
     assert_eq!(moved, whole);
     assert_eq!(sale.rows().await, [(0, 11), (0, 5), (0, 7)]);
-    for table in ["inbox", "compensation_task"] {
+    for table in ["inbox", "compensation_task", "outbox"] {
         let count = format!("SELECT count(*) FROM {table}");
         assert_eq!(sale.db.number(&count).await, 0, "{table}");
     }
