@@ -10,6 +10,9 @@ use seckill_test_support::{OrFail, ServiceProcess};
 /// The longest command waits for topics to be routed.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// The executable, and its user in Redis.
+pub(crate) const TOOL: &str = "seckillctl";
+
 /// How a command has ended.
 #[derive(Debug, Clone)]
 pub struct CtlOutput {
@@ -41,7 +44,7 @@ pub(crate) async fn run(
     run_dir: &Path,
     arguments: &[&str],
 ) -> CtlOutput {
-    let mut command = ServiceProcess::builder("seckillctl")
+    let mut command = ServiceProcess::builder(TOOL)
         .envs(environment)
         .env("SECKILL_RUN_DIR", run_dir.display())
         .env("SECKILL_OUTPUT", "json");

@@ -14,6 +14,8 @@ mod sale;
 mod sandbox;
 mod settings;
 mod settled;
+mod store;
+mod users;
 
 pub use answers::AnswerBook;
 pub use broker::lag;
@@ -22,3 +24,4 @@ pub use front::FrontClient;
 pub use sale::{Plan, Sale};
 pub use sandbox::{Sandbox, SandboxBuilder, Services};
 pub use settings::{HMAC_SECRETS, Service, timers};
+pub use users::{RedisUsers, shipped};

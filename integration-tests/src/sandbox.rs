@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use seckill_test_support::{
     Dump, FaultProxy, Framing, MqNamespace, NamesrvProxy, OrFail, PrivatePostgres, PrivateRedis,
-    RedisCluster, ServiceBuilder, ServiceProcess, TempDir, TestDatabase, TestStack, eventually,
+    RedisCluster, RedisPair, ServiceBuilder, ServiceProcess, TempDir, TestDatabase, TestStack,
+    eventually,
 };
 
 use crate::checks;
@@ -14,24 +15,21 @@ use crate::ctl::{self, CtlOutput};
 use crate::front::FrontClient;
 use crate::settings::{HMAC_SECRETS, Service, timers};
 use crate::settled::unsettled;
+use crate::store::{Form, Store};
+
+/// Names the Redis of a process.
+const REDIS_URL: &str = "SECKILL_REDIS_URL";
 
 /// What a sandbox is made of.
 #[derive(Debug, Default, Clone)]
 pub struct SandboxBuilder {
     redis_arguments: Vec<String>,
-    cluster: bool,
+    redis_form: Form,
     private_postgres: bool,
     redis_proxy: bool,
     postgres_proxy: bool,
     broker_proxy: bool,
     environment: BTreeMap<String, String>,
-}
-
-/// The Redis of a sandbox.
-#[derive(Debug)]
-enum Store {
-    Single(PrivateRedis),
-    Cluster(RedisCluster),
 }
 
 /// One installation of its own. Services that a test starts in it are held by the test, and must be
@@ -44,7 +42,6 @@ pub struct Sandbox {
     database: TestDatabase,
     postgres: Option<PrivatePostgres>,
     namespace: MqNamespace,
-    redis_proxy: Option<FaultProxy>,
     postgres_proxy: Option<FaultProxy>,
     broker_proxy: Option<NamesrvProxy>,
     folder: TempDir,
@@ -87,7 +84,7 @@ impl Services {
 }
 
 impl SandboxBuilder {
-    /// Starts Redis with further arguments.
+    /// Starts Redis with further arguments: one server, or the shipped pair.
     #[must_use]
     pub fn redis_arguments(mut self, arguments: &[&str]) -> Self {
         self.redis_arguments = arguments.iter().map(ToString::to_string).collect();
@@ -97,7 +94,29 @@ impl SandboxBuilder {
     /// Uses a Redis Cluster of three nodes.
     #[must_use]
     pub const fn cluster(mut self) -> Self {
-        self.cluster = true;
+        self.redis_form = Form::Cluster;
+        self
+    }
+
+    /// Uses a Redis Cluster of three primaries with a replica each.
+    #[must_use]
+    pub const fn cluster_with_replicas(mut self) -> Self {
+        self.redis_form = Form::ClusterWithReplicas;
+        self
+    }
+
+    /// Uses a primary and a replica behind an address that moves at a failover; the proxy before it is
+    /// [`Sandbox::redis_proxy`].
+    #[must_use]
+    pub const fn replicated(mut self) -> Self {
+        self.redis_form = Form::Pair;
+        self
+    }
+
+    /// The same with the configuration and the users of `deploy/redis`: every service logs in as itself.
+    #[must_use]
+    pub const fn shipped_redis(mut self) -> Self {
+        self.redis_form = Form::Shipped;
         self
     }
 
@@ -154,12 +173,7 @@ impl SandboxBuilder {
     ///
     /// When one of them does not come up.
     pub async fn start_empty(self) -> Sandbox {
-        let arguments: Vec<&str> = self.redis_arguments.iter().map(String::as_str).collect();
-        let redis = if self.cluster {
-            Store::Cluster(PrivateRedis::start_cluster().await)
-        } else {
-            Store::Single(PrivateRedis::start_with(&arguments).await)
-        };
+        let redis = Store::start(self.redis_form, &self.redis_arguments, self.redis_proxy).await;
         let postgres = if self.private_postgres {
             Some(PrivatePostgres::start().await)
         } else {
@@ -170,13 +184,6 @@ impl SandboxBuilder {
             None => TestDatabase::create().await,
         };
         let namespace = MqNamespace::unique();
-        let redis_proxy = match &redis {
-            Store::Single(single) if self.redis_proxy => {
-                Some(FaultProxy::start(single.address(), Framing::Resp).await)
-            }
-            Store::Cluster(_) if self.redis_proxy => panic!("no proxy in front of a cluster"),
-            _ => None,
-        };
         let postgres_proxy = if self.postgres_proxy {
             Some(FaultProxy::start(database.server_addr(), Framing::Postgres).await)
         } else {
@@ -194,7 +201,6 @@ impl SandboxBuilder {
             database,
             postgres,
             namespace,
-            redis_proxy,
             postgres_proxy,
             broker_proxy,
             folder: TempDir::new("sandbox").or_fail("making the folder of a sandbox"),
@@ -221,14 +227,9 @@ impl Sandbox {
         Self::builder().start().await
     }
 
-    /// The settings of an operator's tool: past all proxies.
+    /// The settings of every process, past all proxies; only Redis depends on who asks.
     fn common_settings(&self) -> BTreeMap<String, String> {
-        let redis_url = match &self.redis {
-            Store::Single(redis) => redis.url(),
-            Store::Cluster(cluster) => cluster.url(),
-        };
         let own = [
-            ("SECKILL_REDIS_URL", redis_url),
             ("SECKILL_DATABASE_URL", self.database.url().to_owned()),
             (
                 "SECKILL_ROCKETMQ_NAMESRV",
@@ -250,9 +251,6 @@ impl Sandbox {
     fn service_settings(&self, further: BTreeMap<String, String>) -> BTreeMap<String, String> {
         let mut settings = self.common_settings();
         let mut set = |name: &str, value: String| settings.insert(name.to_owned(), value);
-        if let Some(proxy) = &self.redis_proxy {
-            set("SECKILL_REDIS_URL", format!("redis://{}", proxy.addr()));
-        }
         if let Some(proxy) = &self.postgres_proxy {
             set("SECKILL_DATABASE_URL", self.database.url_via(proxy.port()));
         }
@@ -267,6 +265,7 @@ impl Sandbox {
     #[must_use]
     pub fn service(&self, service: Service) -> ServiceBuilder {
         ServiceProcess::builder(service.name())
+            .env(REDIS_URL, self.redis.url_of(service.name()))
             .envs(&self.environment)
             .run_dir(self.folder.path())
             .log_dir(self.folder.path())
@@ -315,7 +314,10 @@ impl Sandbox {
     ///
     /// When it does not end within a minute.
     pub async fn ctl(&self, arguments: &[&str]) -> CtlOutput {
-        ctl::run(&self.operator, self.folder.path(), arguments).await
+        let mut settings = self.operator.clone();
+        let redis_url = self.redis.operators_url(ctl::TOOL);
+        settings.insert(REDIS_URL.to_owned(), redis_url);
+        ctl::run(&settings, self.folder.path(), arguments).await
     }
 
     /// Runs `seckillctl`, which must succeed, and returns its JSON.
@@ -329,30 +331,34 @@ impl Sandbox {
         output.json()
     }
 
-    /// Its Redis, past all proxies.
+    /// Its Redis, past all proxies; of a pair the one that takes the writes.
     ///
     /// # Panics
     ///
     /// When it is a cluster.
     #[must_use]
     pub fn redis(&self) -> &PrivateRedis {
-        match &self.redis {
-            Store::Single(redis) => redis,
-            Store::Cluster(_) => panic!("this sandbox has a cluster"),
-        }
+        self.redis.server()
+    }
+
+    /// Its pair of primary and replica.
+    ///
+    /// # Panics
+    ///
+    /// When it is none.
+    #[must_use]
+    pub fn redis_pair(&self) -> &RedisPair {
+        self.redis.pair()
     }
 
     /// Its cluster, past all proxies.
     ///
     /// # Panics
     ///
-    /// When it is a single server.
+    /// When it is none.
     #[must_use]
     pub fn redis_cluster(&self) -> &RedisCluster {
-        match &self.redis {
-            Store::Cluster(cluster) => cluster,
-            Store::Single(_) => panic!("this sandbox has a single Redis"),
-        }
+        self.redis.cluster()
     }
 
     /// Every key of its Redis.
@@ -361,10 +367,7 @@ impl Sandbox {
     ///
     /// When Redis does not answer.
     pub async fn dump(&self) -> Dump {
-        match &self.redis {
-            Store::Single(redis) => redis.dump().await,
-            Store::Cluster(cluster) => cluster.dump().await,
-        }
+        self.redis.dump().await
     }
 
     /// Its database, past all proxies.
@@ -390,7 +393,7 @@ impl Sandbox {
     /// When it was not asked for.
     #[must_use]
     pub fn redis_proxy(&self) -> &FaultProxy {
-        present(self.redis_proxy.as_ref(), "redis_proxy")
+        self.redis.proxy()
     }
 
     /// The proxy before PostgreSQL.

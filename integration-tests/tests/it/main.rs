@@ -13,6 +13,7 @@
 mod boot;
 mod cancelling;
 mod fence;
+mod ha;
 mod harness;
 mod identity;
 mod leaving;
