@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use seckill_integration_tests::{Plan, Sandbox, Service};
+use seckill_integration_tests::{Plan, Sale, Sandbox, Service};
 use seckill_proto::v1::ReserveCode;
 use seckill_test_support::{Loss, eventually};
 
@@ -31,18 +31,7 @@ async fn acceptances_that_a_failover_forgot_and_resold_never_oversell() {
     for name in &forgotten {
         buy_until_accepted(&client, &sale, name).await;
     }
-    // The front has sent them all: nothing is left for the scanner.
-    eventually(SOON, "the first sends", async || {
-        let pending = sandbox
-            .redis()
-            .cli(&["ZCARD", &sale.key(0, "send_pending")])
-            .await;
-        match pending.int() {
-            0 => Ok(()),
-            left => Err(format!("{left} are not sent")),
-        }
-    })
-    .await;
+    all_are_sent(&sandbox, &sale).await;
     let lost = pair.lose_primary(Loss::Kill).await;
     let dead = Instant::now();
     assert!(lost > 0, "nothing was lost");
@@ -83,12 +72,7 @@ async fn acceptances_that_a_failover_forgot_and_resold_never_oversell() {
     })
     .await;
     assert_eq!(orders(&sandbox, &sale).await, 10);
-    let twice = format!(
-        "SELECT count(*) FROM (SELECT user_id FROM orders WHERE state = 'ACTIVE' AND {} \
-         GROUP BY user_id HAVING count(*) > 1) AS twice",
-        sale.sql()
-    );
-    assert_eq!(sandbox.database().number(&twice).await, 0);
+    nobody_has_two(&sandbox, &sale).await;
     sandbox.assert_consistent().await;
     eprintln!(
         "failover: {lost} bytes of {UNITS} acceptances lost; {:?} without a primary; {UNITS} units resold \
@@ -99,6 +83,29 @@ async fn acceptances_that_a_failover_forgot_and_resold_never_oversell() {
     for service in [&front, &consumer, &scanner] {
         service.stop(SOON).await;
     }
+}
+
+/// The front has sent everything: nothing is left for the scanner.
+async fn all_are_sent(sandbox: &Sandbox, sale: &Sale) {
+    let pending = sale.key(0, "send_pending");
+    eventually(SOON, "the first sends", async || {
+        let left = sandbox.redis().cli(&["ZCARD", &pending]).await.int();
+        if left == 0 {
+            Ok(())
+        } else {
+            Err(format!("{left} are not sent"))
+        }
+    })
+    .await;
+}
+
+async fn nobody_has_two(sandbox: &Sandbox, sale: &Sale) {
+    let twice = format!(
+        "SELECT count(*) FROM (SELECT user_id FROM orders WHERE state = 'ACTIVE' AND {} \
+         GROUP BY user_id HAVING count(*) > 1) AS twice",
+        sale.sql()
+    );
+    assert_eq!(sandbox.database().number(&twice).await, 0);
 }
 
 /// Without a loss a failover costs time and nothing else: the same request ids lead to the same
