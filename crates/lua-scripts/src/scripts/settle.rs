@@ -4,6 +4,7 @@
 //! bookkeeping. Both steps are written to the same connection one behind the other.
 
 use fred::clients::{Client, WithOptions};
+use fred::types::Value;
 use seckill_key_layout::BucketKeys;
 use seckill_state_machine::{
     MessageId, OrderId, RejectReason, ReservationId, ReservationStatus, TransitionCode,
@@ -76,29 +77,40 @@ impl Redis {
     pub async fn settle(&self, call: &Settle<'_>) -> Result<TransitionReply, Error> {
         let _permit = self.permit()?;
         let client = self.client();
-        let reply = self.both_steps(client, call).await?;
-        let overtaken = reply.code == TransitionCode::IllegalTransition
-            && reply.status.is_some_and(ReservationStatus::awaits_send);
-        if overtaken {
-            // A redirection or a script reload let the second step pass the first: once more.
-            return self.both_steps(client, call).await;
+        let (_, reply) = self.both_steps(client, call).await?;
+        if !came_first(&reply) {
+            return Ok(reply);
         }
-        Ok(reply)
+        // A redirection or a script reload let the second step pass the first: once more.
+        let (enqueued, reply) = self.both_steps(client, call).await?;
+        match enqueued {
+            // The server did not take the first step (full memory, no replica, read-only). The second
+            // one refuses before it would write, so its answer says nothing against the decision.
+            Err(error) if came_first(&reply) => Err(error),
+            _ => Ok(reply),
+        }
     }
 
     async fn both_steps(
         &self,
         client: &WithOptions<Client>,
         call: &Settle<'_>,
-    ) -> Result<TransitionReply, Error> {
+    ) -> Result<(Result<Value, Error>, TransitionReply), Error> {
         let first = self.encode(&call.step(ReservationStatus::Enqueued), call.keys);
         let second = self.encode(&call.outcome(), call.keys);
-        // The first poll of each future writes its command, so the order is kept. What the first
-        // step answers does not matter: the second one's answer tells where the reservation stands.
-        let (_, outcome) = futures::join!(
+        // The first poll of each future writes its command, so the order is kept. The second one's
+        // answer tells where the reservation stands; the first one's matters only when that is before
+        // `ENQUEUED`.
+        let (enqueued, outcome) = futures::join!(
             self.evaluate(client, &first),
             self.evaluate(client, &second)
         );
-        Transition::parse(outcome?)
+        Ok((enqueued, Transition::parse(outcome?)?))
     }
+}
+
+/// Whether the outcome's step met a reservation that is not even enqueued.
+fn came_first(reply: &TransitionReply) -> bool {
+    reply.code == TransitionCode::IllegalTransition
+        && reply.status.is_some_and(ReservationStatus::awaits_send)
 }

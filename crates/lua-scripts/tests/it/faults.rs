@@ -1,11 +1,28 @@
 //! Wrong types, a full memory, and keys that lose their expiry: no script has a half effect.
 
-use seckill_lua_scripts::ErrorKind;
+use seckill_lua_scripts::{Error, ErrorKind, Settle, SettleOutcome, TransitionReply};
 use seckill_state_machine::{
-    CompensateCode, MessageId, OrderId, ReservationStatus as S, ReserveCode, TimestampMs,
+    CompensateCode, MessageId, OrderId, RejectReason, ReservationId, ReservationStatus as S,
+    ReserveCode, TimestampMs, TransitionCode,
 };
 
 use crate::world::{World, derived, request, user};
+
+impl World {
+    async fn settle(
+        &self,
+        id: &ReservationId,
+        outcome: SettleOutcome<'_>,
+    ) -> Result<TransitionReply, Error> {
+        let call = Settle {
+            keys: &self.keys,
+            reservation_id: id,
+            message_id: &MessageId::of(id),
+            outcome,
+        };
+        self.redis.settle(&call).await
+    }
+}
 
 /// LUA-01: a wrong type on any key stops the acceptance before its first write, and after the repair
 /// exactly the stock is sold.
@@ -192,6 +209,44 @@ async fn claim_and_state_are_refused(world: &World) {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused);
+}
+
+/// Goal: a settlement whose first step a full memory refused is an error and never a word against the
+/// decision; with room again the same call settles.
+#[tokio::test]
+async fn a_full_memory_refuses_a_settlement_and_contradicts_nothing() {
+    let world = World::open(3).await;
+    world.reserve("u1", "q1").await;
+    world.reserve("u2", "q2").await;
+    let (id, unknown) = (derived("u1", "q1"), derived("u2", "q2"));
+    world
+        .step_with(&unknown, S::SendUnknown, |call| {
+            call.next_retry_at_ms = Some(TimestampMs::new(world.times.ends));
+        })
+        .await;
+    let order_id = OrderId::parse("o1").unwrap();
+    let before = world.dump().await;
+    world.cli(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    for id in [&id, &unknown] {
+        for outcome in [
+            SettleOutcome::Ordered {
+                order_id: &order_id,
+            },
+            SettleOutcome::Rejected {
+                reason: RejectReason::StockExhausted,
+            },
+        ] {
+            let error = world.settle(id, outcome).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{outcome:?}: {error}");
+        }
+    }
+    assert_eq!(world.dump().await, before);
+    world.cli(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    let ordered = SettleOutcome::Ordered {
+        order_id: &order_id,
+    };
+    let reply = world.settle(&id, ordered).await.unwrap();
+    assert_eq!(reply.code, TransitionCode::Updated);
 }
 
 /// The memory is full, then there is room again: the same requests are accepted once each.
