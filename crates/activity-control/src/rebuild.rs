@@ -1,9 +1,10 @@
-//! From PostgreSQL back to Redis, after Redis has lost everything of a version.
+//! From PostgreSQL back to Redis, after Redis has lost settings or counters of a version, or everything.
 //!
 //! | step | a crash after it leaves | who repairs |
 //! | --- | --- | --- |
 //! | `PAUSED` in PostgreSQL | a version that sells nothing | rebuild, run again |
-//! | meta and stock of some buckets | meta that says `PAUSED` and `rebuild`: fronts answer that the system is busy | rebuild, run again: what is there stays |
+//! | meta of some buckets | meta that says `PAUSED` and `rebuild`: fronts answer that the system is busy, and without counters no script moves a unit | rebuild, run again: what is held is added up again |
+//! | their stock, less what reservations that are left hold | the same with counters | rebuild, run again: what is there stays |
 //! | some reservations | the same; each has taken its units from `available` once | rebuild, run again: what agrees is only looked at |
 //! | both ends compared | the same | rebuild, run again |
 //! | the recovery window on record | a window that is open over a meta that says `rebuild` | rebuild, run again: the window stays open |
@@ -16,6 +17,8 @@
 //!
 //! **Invariant:** units are written once, where stock is missing, and from then on move in scripts
 //! alone. Nothing here puts a version on sale: that is an operator's `resume`.
+
+mod held;
 
 use std::time::Duration;
 
@@ -91,6 +94,13 @@ struct Rounds {
     count: u32,
     total: Tally,
     last: Tally,
+}
+
+/// What one call of the script did.
+struct Initialised {
+    meta: bool,
+    stock: bool,
+    stock_missing: bool,
 }
 
 impl Control {
@@ -192,23 +202,47 @@ impl Control {
             .await
     }
 
+    /// Closes the bucket, and writes the counters that it lacks. Between the two calls the sum of what is
+    /// held cannot change: without counters every script refuses to accept, to release and to rebuild.
     async fn initialise_bucket(
         &self,
         settings: &ActivitySettings,
         bucket_id: BucketId,
     ) -> Result<(bool, bool), Error> {
-        let bucket = settings.scope.bucket(bucket_id);
-        let keys = BucketKeys::new(&bucket);
+        let keys = BucketKeys::new(&settings.scope.bucket(bucket_id));
+        let closed = self.initialise_once(settings, &keys, None).await?;
+        if !closed.stock_missing {
+            return Ok((closed.meta, false));
+        }
+        let held = held::units(&self.redis, &keys).await?;
+        let written = self.initialise_once(settings, &keys, Some(held)).await?;
+        Ok((closed.meta || written.meta, written.stock))
+    }
+
+    async fn initialise_once(
+        &self,
+        settings: &ActivitySettings,
+        keys: &BucketKeys,
+        held: Option<u64>,
+    ) -> Result<Initialised, Error> {
         let call = InitialiseBucket {
-            keys: &keys,
+            keys,
             settings,
+            held,
             now_override: None,
         };
         let reason = match self.redis.initialise_bucket(&call).await? {
             InitialiseReply::Initialised {
                 meta_written,
                 stock_written,
-            } => return Ok((meta_written, stock_written)),
+                stock_missing,
+            } => {
+                return Ok(Initialised {
+                    meta: meta_written,
+                    stock: stock_written,
+                    stock_missing,
+                });
+            }
             InitialiseReply::RetentionPassed => {
                 return Err(Error::Over {
                     step: STEP,
@@ -217,11 +251,15 @@ impl Control {
                 });
             }
             InitialiseReply::ScopeMismatch => "its meta names another bucket".to_owned(),
+            InitialiseReply::HeldBeyondInitial => {
+                let units = held.unwrap_or_default();
+                format!("its reservations hold {units} units, more than it ever had")
+            }
             InitialiseReply::BadArgument { detail } => detail,
         };
         Err(Error::Declined {
             step: STEP,
-            bucket,
+            bucket: keys.scope().clone(),
             reason,
         })
     }

@@ -1,10 +1,10 @@
-//! `initialise_bucket`: writes a bucket anew after a total loss, closed to buyers.
+//! `initialise_bucket`: writes a bucket anew after a loss, closed to buyers.
 
 use fred::types::Value;
 use seckill_key_layout::BucketKeys;
 use seckill_state_machine::{ActivitySettings, TimestampMs};
 
-use super::{Kind, PreheatBucket, Script, elements, integer, text};
+use super::{Kind, PreheatBucket, Script, elements, integer, optional, text};
 use crate::{Error, Redis};
 
 const WHAT: &str = "initialise_bucket reply";
@@ -16,6 +16,9 @@ pub struct InitialiseBucket<'a> {
     pub keys: &'a BucketKeys,
     /// The activity's settings.
     pub settings: &'a ActivitySettings,
+    /// Units that the reservations of the bucket hold, added up after a call without them had closed it.
+    /// `None` writes no stock.
+    pub held: Option<u64>,
     /// A clock for tests; `None` asks Redis.
     pub now_override: Option<TimestampMs>,
 }
@@ -23,13 +26,17 @@ pub struct InitialiseBucket<'a> {
 /// What the script did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InitialiseReply {
-    /// The bucket is closed to buyers and its counters are there.
+    /// The bucket is closed to buyers, or whole and on sale again.
     Initialised {
         /// Meta was written, or made to say `PAUSED` and "rebuild".
         meta_written: bool,
-        /// Stock was written, with all units available.
+        /// Stock was written, with all units available that are not held.
         stock_written: bool,
+        /// Stock is still to be written: what is held must be added up first.
+        stock_missing: bool,
     },
+    /// More units are held than the bucket ever had: operators must look.
+    HeldBeyondInitial,
     /// Meta names another activity, SKU, version or bucket: operators must look.
     ScopeMismatch,
     /// The retention lies in the past: keys written now would vanish at once.
@@ -55,7 +62,7 @@ impl Script for InitialiseBucket<'_> {
     type Reply = InitialiseReply;
     const KIND: Kind = Kind::InitialiseBucket;
     const KEYS: usize = PreheatBucket::KEYS;
-    const ARGS: usize = PreheatBucket::ARGS;
+    const ARGS: usize = PreheatBucket::ARGS + 1;
 
     fn keys(&self, out: &mut Vec<Value>) {
         self.as_preheat().keys(out);
@@ -63,27 +70,32 @@ impl Script for InitialiseBucket<'_> {
 
     fn args(&self, out: &mut Vec<Value>) {
         self.as_preheat().args(out);
+        let held = self.held.map(|units| units.to_string());
+        out.push(optional(held.as_deref()));
     }
 
     fn parse(reply: Value) -> Result<InitialiseReply, Error> {
-        let mut reply = elements(WHAT, reply, 2)?.into_iter();
+        let mut reply = elements(WHAT, reply, 3)?.into_iter();
         let code = integer(WHAT, &reply.next().unwrap_or(Value::Null))?;
         let detail = text(WHAT, reply.next().unwrap_or(Value::Null))?;
+        let missing = text(WHAT, reply.next().unwrap_or(Value::Null))?;
         Ok(match code {
             0 => InitialiseReply::Initialised {
                 meta_written: detail.contains("meta"),
                 stock_written: detail.contains("stock"),
+                stock_missing: missing == "stock",
             },
             1 => InitialiseReply::ScopeMismatch,
             2 => InitialiseReply::RetentionPassed,
             3 => InitialiseReply::BadArgument { detail },
+            4 => InitialiseReply::HeldBeyondInitial,
             _ => return Err(Error::malformed(WHAT, format!("unknown code {code}"))),
         })
     }
 }
 
 impl Redis {
-    /// Writes a bucket anew after a total loss; a second call changes nothing.
+    /// Writes a bucket anew after a loss; a second call changes nothing.
     ///
     /// # Errors
     /// When there is no answer of the script; see [`crate::ErrorKind`].

@@ -169,6 +169,7 @@ fn control_scripts(keys: &seckill_key_layout::BucketKeys) {
     check(&InitialiseBucket {
         keys,
         settings,
+        held: Some(1),
         now_override: None,
     });
     check(&SetActivityState {

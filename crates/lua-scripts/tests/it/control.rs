@@ -4,16 +4,26 @@ use seckill_lua_scripts::{
     EXTEND_KEYS_MAX, ErrorKind, Expiry, ExtendRetention, InitialiseBucket, InitialiseReply,
     Recovery, SCAN_STEP, SetRecovery, SetRecoveryReply,
 };
-use seckill_state_machine::{ActivityState, RebuildCode, ReserveCode, TimestampMs};
+use seckill_state_machine::{ActivityState, CompensateCode, RebuildCode, ReserveCode, TimestampMs};
 
 use crate::orders::Order;
-use crate::world::{MINUTE_MS, World, user};
+use crate::world::{MINUTE_MS, World, derived, user};
 
 impl World {
     async fn initialise(&self, stock: u64, now: Option<i64>) -> InitialiseReply {
+        self.initialise_held(stock, Some(0), now).await
+    }
+
+    async fn initialise_held(
+        &self,
+        stock: u64,
+        held: Option<u64>,
+        now: Option<i64>,
+    ) -> InitialiseReply {
         let call = InitialiseBucket {
             keys: &self.keys,
             settings: &self.settings(stock),
+            held,
             now_override: now.map(TimestampMs::new),
         };
         self.redis.initialise_bucket(&call).await.unwrap()
@@ -47,6 +57,7 @@ const fn initialised(meta_written: bool, stock_written: bool) -> InitialiseReply
     InitialiseReply::Initialised {
         meta_written,
         stock_written,
+        stock_missing: false,
     }
 }
 
@@ -87,6 +98,7 @@ async fn a_total_loss_is_initialised_closed_to_buyers() {
 async fn what_is_left_of_a_bucket_is_kept_and_closed() {
     let world = World::open(2).await;
     let open = world.dump().await;
+    world.set_state(ActivityState::Paused).await;
     assert_eq!(world.initialise(9, None).await, initialised(true, false));
     assert_eq!(world.counters().await, (2, 2, 0));
     assert_eq!(world.meta_field("state").await, "PAUSED");
@@ -96,7 +108,8 @@ async fn what_is_left_of_a_bucket_is_kept_and_closed() {
     world.sound_dump().await;
     world.fail_over_to(&open).await;
     world.set_state(ActivityState::Closed).await;
-    assert_eq!(world.initialise(2, None).await, initialised(true, false));
+    world.cli(&["DEL", &world.keys.stock()]).await;
+    assert_eq!(world.initialise(2, None).await, initialised(true, true));
     assert_eq!(world.meta_field("state").await, "CLOSED");
     // Another scope, a passed retention and bad numbers change nothing.
     world
@@ -118,6 +131,61 @@ async fn what_is_left_of_a_bucket_is_kept_and_closed() {
         world.initialise(many, None).await,
         InitialiseReply::BadArgument { detail }
     );
+    assert_eq!(world.dump().await, before);
+}
+
+/// Goal: units that reservations still hold are not given out a second time (I1, I3). The first call
+/// closes the bucket, so that nothing moves while they are added up.
+#[tokio::test]
+async fn lost_counters_come_back_less_what_is_held() {
+    let world = World::open(3).await;
+    world.reserve("u1", "q1").await;
+    world.reserve("u2", "q2").await;
+    let given_up = derived("u2", "q2");
+    world.to_release_pending(&given_up).await;
+    world.cli(&["DEL", &world.keys.stock()]).await;
+    let counted = |meta_written| InitialiseReply::Initialised {
+        meta_written,
+        stock_written: false,
+        stock_missing: true,
+    };
+    assert_eq!(world.initialise_held(3, None, None).await, counted(true));
+    assert_eq!(world.initialise_held(3, None, None).await, counted(false));
+    assert_eq!(
+        world.compensate(&given_up, "u2").await.code,
+        CompensateCode::InvariantViolation
+    );
+    assert_eq!(
+        world.reserve("u9", "q9").await.code,
+        ReserveCode::ConfigMissing
+    );
+    let beyond = world.initialise_held(3, Some(4), None).await;
+    assert_eq!(beyond, InitialiseReply::HeldBeyondInitial);
+    assert_eq!(world.initialise_held(3, None, None).await, counted(false));
+    assert_eq!(
+        world.initialise_held(3, Some(2), None).await,
+        initialised(false, true)
+    );
+    assert_eq!(world.counters().await, (3, 1, 2));
+    world.sound_dump().await;
+    assert_eq!(
+        world.compensate(&given_up, "u2").await.code,
+        CompensateCode::Released
+    );
+    assert_eq!(world.counters().await, (3, 2, 1));
+}
+
+/// Goal: a call that was on its way while another one finished the rebuild does not take the version off
+/// sale again.
+#[tokio::test]
+async fn a_late_initialiser_leaves_a_version_that_sells_again() {
+    let world = World::open(2).await;
+    world.recovery(Recovery::Window, Some(Recovery::None)).await;
+    let before = world.dump().await;
+    for held in [None, Some(0), Some(9)] {
+        let late = world.initialise_held(2, held, None).await;
+        assert_eq!(late, initialised(false, false));
+    }
     assert_eq!(world.dump().await, before);
 }
 

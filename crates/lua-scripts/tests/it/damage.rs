@@ -7,7 +7,7 @@ use seckill_lua_scripts::{
     Error, ErrorKind, ExtendRetention, InitialiseBucket, Recovery, SetRecovery,
 };
 use seckill_state_machine::{
-    CancelCode, RebuildCode, RepairMarkerCode, TimestampMs, TombstoneCode,
+    ActivityState, CancelCode, RebuildCode, RepairMarkerCode, TimestampMs, TombstoneCode,
 };
 
 use crate::orders::Order;
@@ -161,8 +161,10 @@ async fn a_full_memory_refuses_the_control_of_a_bucket_whole() {
     let initialise = InitialiseBucket {
         keys,
         settings: &settings,
+        held: Some(0),
         now_override: None,
     };
+    world.set_state(ActivityState::Paused).await;
     refused(
         &world,
         "closing",

@@ -182,7 +182,7 @@ impl Run<'_> {
                 at,
             } => self.tombstone(before, known, *cancelled, *at).await,
             Op::RepairMarker { .. } => self.repair_marker(before, op).await,
-            Op::Initialise { stock, at } => self.initialise(before, *stock, *at).await,
+            Op::Initialise { stock, held, at } => self.initialise(before, *stock, *held, *at).await,
             Op::SetRecovery(recovery, expected) => {
                 self.set_recovery(before, *recovery, *expected).await
             }

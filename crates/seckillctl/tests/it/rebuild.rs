@@ -4,8 +4,11 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use seckill_key_layout::BucketKeys;
+use seckill_lua_scripts::{Cancel, Settle, SettleOutcome};
 use seckill_order_store::{CancelOutcome, Decided};
-use seckill_state_machine::{OrderRequest, RequestId, ReservationId, ReserveCode, UserId};
+use seckill_state_machine::{
+    CancelCode, MessageId, OrderRequest, RequestId, ReservationId, ReserveCode, UserId,
+};
 use serde_json::Value;
 
 use crate::world::{ACTIVITY, Ended, World, request, reserve};
@@ -173,6 +176,103 @@ async fn the_loss_of_some_buckets_leaves_the_others_as_they_are() {
     );
     assert_eq!(world.server.dump().await.hash(&world.keys(2).stock()), kept);
     world.activity("resume").await.ok();
+}
+
+/// A sale of 70 of 100 units of which 65 are ordered and 5 on their way; one more was ordered and cancelled.
+async fn seventy_of_a_hundred(world: &World) {
+    world.create(100, 1).await.ok();
+    world.activity("preheat").await.ok();
+    world.activity("open").await.ok();
+    let keys = world.keys(0);
+    for n in 0..71 {
+        let request = many(n);
+        let reply = reserve(&world.redis, &request).await;
+        assert_eq!(reply.code, ReserveCode::Accepted, "{reply:?}");
+        if n < 66 {
+            let order_id = world.order(&request).await;
+            let settle = Settle {
+                keys: &keys,
+                reservation_id: &request.reservation_id,
+                message_id: &MessageId::of(&request.reservation_id),
+                outcome: SettleOutcome::Ordered {
+                    order_id: &order_id,
+                },
+            };
+            world.redis.settle(&settle).await.unwrap();
+        }
+    }
+    let cancelled = many(0);
+    let order = world.store.decide(std::slice::from_ref(&cancelled)).await;
+    let Decided::Ordered { order_id, .. } = order.unwrap().remove(0) else {
+        panic!("it was ordered");
+    };
+    let done = world.store.cancel_order(&order_id, "op", "test").await;
+    assert!(matches!(done, Ok(CancelOutcome::Cancelled(_))), "{done:?}");
+    let cancel = Cancel {
+        keys: &keys,
+        reservation_id: &cancelled.reservation_id,
+        user_id: &cancelled.user_id,
+        order_id: &order_id,
+        waiting: None,
+        now_override: None,
+    };
+    let reply = world.redis.cancel(&cancel).await.unwrap();
+    assert_eq!(reply.code, CancelCode::Cancelled);
+}
+
+/// Goal: lost counters come back less what the reservations that are left hold, so that no unit is sold
+/// twice (I1).
+#[tokio::test]
+async fn lost_counters_come_back_less_what_is_held() {
+    let world = World::start().await;
+    seventy_of_a_hundred(&world).await;
+    let keys = world.keys(0);
+    let figures = serde_json::json!({"initial": 100, "available": 30, "open": 5, "ordered": 65});
+    let audit = world.audit().await.ok().json();
+    assert_eq!(audit[0]["buckets"][0]["redis"], figures);
+    for lost in [vec![keys.stock()], vec![keys.meta(), keys.stock()]] {
+        for key in &lost {
+            assert_eq!(world.plant(&["DEL", key]).await.int(), 1);
+        }
+        let result = rebuild(&world).await.ok().json();
+        assert_eq!(
+            (
+                &result["ok"],
+                &result["stock_written"],
+                &result["reservations"]
+            ),
+            (&true.into(), &1.into(), &0.into()),
+            "{result}"
+        );
+        let audit = world.audit().await.ok().json();
+        assert_eq!(audit[0]["buckets"][0]["redis"], figures, "{lost:?}");
+        world.activity("resume").await.ok();
+    }
+    for n in 100..130 {
+        let reply = reserve(&world.redis, &many(n)).await;
+        assert_eq!(reply.code, ReserveCode::Accepted, "{n}: {reply:?}");
+    }
+    let beyond = reserve(&world.redis, &many(130)).await;
+    assert_eq!(beyond.code, ReserveCode::SoldOut, "{beyond:?}");
+}
+
+/// Goal: a reservation that may hold units and cannot be read is no reason to guess.
+#[tokio::test]
+async fn counters_are_not_written_beside_a_reservation_that_cannot_be_read() {
+    let world = World::on_sale(1).await;
+    world.buy(0).await;
+    let keys = world.keys(0);
+    let reservation = keys.reservation(&request(0).reservation_id);
+    world
+        .plant(&["HSET", &reservation, "quantity", "many"])
+        .await;
+    world.plant(&["DEL", &keys.stock()]).await;
+    let ended = rebuild(&world).await;
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(world.plant(&["EXISTS", &keys.stock()]).await.int(), 0);
+    world.plant(&["HSET", &reservation, "quantity", "1"]).await;
+    rebuild(&world).await.ok();
+    assert_eq!(reserved(&world).await, 1);
 }
 
 #[tokio::test]

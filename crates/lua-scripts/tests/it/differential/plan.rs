@@ -98,6 +98,7 @@ pub enum Op {
     },
     Initialise {
         stock: u64,
+        held: Option<u64>,
         at: i64,
     },
     SetState(ActivityState),
@@ -268,7 +269,8 @@ fn operation() -> impl Strategy<Value = Op> {
         3 => (target(), prop::bool::weighted(0.8), select(vec![5_i64, 9_999]))
             .prop_map(|(target, current, lease)| Op::Claim { target, current, lease }),
         1 => (0_u64..5, instant()).prop_map(|(stock, at)| Op::Preheat { stock, at }),
-        1 => (0_u64..5, instant()).prop_map(|(stock, at)| Op::Initialise { stock, at }),
+        2 => (0_u64..5, prop::option::weighted(0.7, 0_u64..6), instant())
+            .prop_map(|(stock, held, at)| Op::Initialise { stock, held, at }),
         1 => select(ActivityState::ALL.to_vec()).prop_map(Op::SetState),
         1 => (recovery(), prop::option::of(recovery()))
             .prop_map(|(recovery, expected)| Op::SetRecovery(recovery, expected)),

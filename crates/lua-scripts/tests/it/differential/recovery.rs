@@ -237,6 +237,7 @@ impl Run<'_> {
         &mut self,
         before: Dump,
         stock: u64,
+        held: Option<u64>,
         at: i64,
     ) -> Result<(), String> {
         let settings = self.settings(stock);
@@ -244,6 +245,7 @@ impl Run<'_> {
         let call = InitialiseBucket {
             keys: &self.world.keys,
             settings: &settings,
+            held,
             now_override: Some(TimestampMs::new(now)),
         };
         let mut expected = before.clone();

@@ -30,7 +30,7 @@ pub fn preheat(
         write_meta(dump, call, "PREPARED", "");
     }
     if stock.is_empty() {
-        write_stock(dump, call);
+        write_stock(dump, call, 0);
     }
     Ok(PreheatReply::Preheated {
         meta_written: meta.is_empty(),
@@ -93,12 +93,12 @@ fn write_meta(dump: &mut Dump, call: &PreheatBucket<'_>, state: &str, recovery: 
     set_fields(dump, &call.keys.meta(), &fields, retention);
 }
 
-fn write_stock(dump: &mut Dump, call: &PreheatBucket<'_>) {
-    let initial = call.initial().to_string();
+fn write_stock(dump: &mut Dump, call: &PreheatBucket<'_>, held: u64) {
+    let initial = call.initial();
     let fields = [
-        ("initial", initial.clone()),
-        ("available", initial),
-        ("reserved", "0".to_owned()),
+        ("initial", initial.to_string()),
+        ("available", (initial - held).to_string()),
+        ("reserved", held.to_string()),
         ("released_total", "0".to_owned()),
     ];
     let retention = call.settings.retention_until_ms.get();
@@ -131,16 +131,24 @@ pub fn initialise(
     if !meta.is_empty() && !names(&meta, call.keys.scope()) {
         return Ok(InitialiseReply::ScopeMismatch);
     }
-    let stock_written = hash(dump, &call.keys.stock())?.is_empty();
+    let absent = hash(dump, &call.keys.stock())?.is_empty();
     let written = PreheatBucket {
         keys: call.keys,
         settings: call.settings,
         now_override: None,
     };
+    let held = call.held.unwrap_or_default();
+    if absent && held > written.initial() {
+        return Ok(InitialiseReply::HeldBeyondInitial);
+    }
     let field = |name: &str| meta.get(name).map(String::as_str);
+    let sells_again =
+        !absent && field("state") != Some("PAUSED") && field("recovery") != Some("rebuild");
     let meta_written = if meta.is_empty() {
         write_meta(dump, &written, "PAUSED", "rebuild");
         true
+    } else if sells_again {
+        false
     } else {
         let closed = matches!(field("state"), Some("PAUSED" | "CLOSED"));
         let changes = [
@@ -158,12 +166,13 @@ pub fn initialise(
         set_fields(dump, &call.keys.meta(), &changes, 0);
         !closed || field("recovery") != Some("rebuild")
     };
-    if stock_written {
-        write_stock(dump, &written);
+    if absent && call.held.is_some() {
+        write_stock(dump, &written, held);
     }
     Ok(InitialiseReply::Initialised {
         meta_written,
-        stock_written,
+        stock_written: absent && call.held.is_some(),
+        stock_missing: absent && call.held.is_none(),
     })
 }
 
