@@ -66,8 +66,13 @@ const SERVICES: [Rights; 6] = [
     },
     Rights {
         user: "order-consumer",
-        needed: &[&["EVALSHA", SHA, "1", RESV], &["HSET", RESV, "status", "x"]],
-        forbidden: &[&["HSET", STOCK, "available", "1"], &["SET", USER, "r"]],
+        needed: &[
+            &["EVALSHA", SHA, "1", STOCK],
+            &["HSET", STOCK, "available", "1"],
+            &["SET", USER, "r"],
+            &["PUBLISH", "seckill:soldout", "t"],
+        ],
+        forbidden: &[&["HSET", META, "state", "ACTIVE"], &["SCAN", "0"]],
     },
     Rights {
         user: "compensation-worker",
