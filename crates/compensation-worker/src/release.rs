@@ -192,8 +192,13 @@ impl Releaser {
                 now_override: None,
             })
             .await?;
-        if let Some(order) = waiting.filter(|_| reply.rebuilt) {
-            self.replayer.waiting().rebuilt(&order);
+        match waiting {
+            Some(order) if reply.rebuilt => self.replayer.waiting().rebuilt(&order),
+            Some(order) if reply.code == CompensateCode::Released => {
+                let waiting = self.replayer.waiting();
+                waiting.declined(&order, task.request.quantity);
+            }
+            Some(_) | None => {}
         }
         let done = match reply.code {
             CompensateCode::Released => "released",

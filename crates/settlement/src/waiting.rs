@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use seckill_lua_scripts::OrderedReservation;
-use seckill_state_machine::{BucketScope, OrderId, OrderRequest, ReservationId, Traceparent};
+use seckill_state_machine::{
+    BucketScope, OrderId, OrderRequest, Quantity, ReservationId, Traceparent,
+};
 use tokio::time::Instant;
 
 use crate::facts::ordered;
@@ -95,14 +97,18 @@ impl Waiting {
         let mut inner = self.lock();
         let now = Instant::now();
         loop {
-            let (order, seen) = inner.by_bucket.get_mut(bucket)?.pop_front()?;
-            if now.duration_since(seen) >= REMEMBERED {
-                inner.count -= 1;
-                continue;
-            }
             let queue = inner.by_bucket.get_mut(bucket)?;
-            queue.push_back((order.clone(), seen));
-            return Some(order);
+            match queue.pop_front() {
+                None => {
+                    inner.by_bucket.remove(bucket);
+                    return None;
+                }
+                Some((_, seen)) if now.duration_since(seen) >= REMEMBERED => inner.count -= 1,
+                Some((order, seen)) => {
+                    queue.push_back((order.clone(), seen));
+                    return Some(order);
+                }
+            }
         }
     }
 
@@ -116,6 +122,15 @@ impl Waiting {
             trace_id = request.traceparent.as_ref().map(Traceparent::trace_id),
             "freed units went to an order that waited for its rebuild"
         );
+    }
+
+    /// Forgets an order that would have fitted into the units that were just freed and did not get them:
+    /// it is back already, or ended, by another replica. If it does wait, its task notes it again.
+    pub fn declined(&self, order: &WaitingOrder, freed: Quantity) {
+        let request = &order.request;
+        if request.quantity <= freed {
+            self.forget(&request.bucket, &request.reservation_id);
+        }
     }
 
     /// Forgets an order that is back, or that is none any more.
@@ -205,6 +220,32 @@ mod tests {
         assert_eq!(waiting.len(), 1);
         tokio::time::advance(REMEMBERED / 2).await;
         assert_eq!(turn(&waiting, 0), None);
+        assert!(waiting.is_empty());
+        assert!(waiting.lock().by_bucket.is_empty(), "an empty queue stayed");
+    }
+
+    /// Goal: an order that is back already, by another replica, does not take every second turn from those
+    /// that wait; one that is too large keeps its place.
+    #[tokio::test]
+    async fn an_order_that_declined_units_that_fit_is_forgotten() {
+        let waiting = Waiting::default();
+        let large = WaitingOrder {
+            request: OrderRequest {
+                quantity: Quantity::new(2).unwrap(),
+                ..request(0, 'a')
+            },
+            ..order(0, 'a')
+        };
+        waiting.note(large.clone());
+        waiting.note(order(0, 'b'));
+        waiting.declined(&large, Quantity::ONE);
+        assert_eq!(waiting.len(), 2);
+        waiting.declined(&large, Quantity::new(2).unwrap());
+        assert_eq!(
+            (turn(&waiting, 0), turn(&waiting, 0)),
+            (Some('b'), Some('b'))
+        );
+        waiting.declined(&order(0, 'b'), Quantity::ONE);
         assert!(waiting.is_empty());
     }
 }

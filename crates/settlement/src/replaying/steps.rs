@@ -222,8 +222,12 @@ impl Replayer {
                 now_override: None,
             })
             .await?;
-        if let Some(order) = waiting.filter(|_| reply.rebuilt) {
-            self.waiting.rebuilt(&order);
+        match waiting {
+            Some(order) if reply.rebuilt => self.waiting.rebuilt(&order),
+            Some(order) if reply.code == CancelCode::Cancelled => {
+                self.waiting.declined(&order, request.quantity);
+            }
+            Some(_) | None => {}
         }
         Ok(match reply.code {
             CancelCode::Cancelled => Some(Replayed::Cancelled),
