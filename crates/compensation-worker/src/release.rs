@@ -20,7 +20,9 @@
 //! again by any of them, and the reconciler's replay is the safety net.
 
 use seckill_key_layout::BucketKeys;
-use seckill_lua_scripts::{Compensate, Error as RedisError, Redis, Transition};
+use seckill_lua_scripts::{
+    Compensate, Error as RedisError, ErrorKind as RedisErrorKind, Redis, Transition,
+};
 use seckill_order_store::{CompensationTask, Error as StoreError, Fence, Store};
 use seckill_settlement::{
     Discrepancies, Error as ReplayError, Facts, Replayed, Replayer, Settled, WaitingOrder, kind,
@@ -84,6 +86,19 @@ impl Releaser {
     /// # Errors
     /// [`Error::Fence`] before anything was moved; the others half way, to be repeated.
     pub async fn work(&self, task: &CompensationTask) -> Result<Ending, Error> {
+        match self.steps(task).await {
+            // Damage does not heal by waiting, and says nothing about whether Redis is there: a person
+            // must know, and the other tasks go on.
+            Err(Error::Redis(error)) if error.kind() == RedisErrorKind::Broken => {
+                let why = error.to_string();
+                self.report(task, kind::UNREADABLE, why.clone()).await;
+                Ok(Ending::Again(why))
+            }
+            worked => worked,
+        }
+    }
+
+    async fn steps(&self, task: &CompensationTask) -> Result<Ending, Error> {
         let keys = BucketKeys::new(&task.request.bucket);
         let ending = match self.store.fence(task).await? {
             Fence::Ordered { order_id, state } => self.replay_order(task, order_id, state).await?,
