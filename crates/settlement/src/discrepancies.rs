@@ -43,31 +43,32 @@ impl Discrepancies {
         }
     }
 
-    /// Reports differences. Never fails: whoever finds one has other work that must go on, and a
-    /// difference that stays is found again.
+    /// Reports differences; the log tells of each one once, when it goes on record. Never fails: whoever
+    /// finds one has other work that must go on, and a difference that stays is found again.
     pub async fn report(&self, found: Vec<Discrepancy>) {
         if found.is_empty() {
             return;
         }
-        for discrepancy in &found {
-            log(discrepancy);
-        }
-        if let Err(error) = self.record(&found).await {
-            tracing::warn!(
-                %error,
-                cause = error.cause().map(tracing::field::display),
-                found = found.len(),
-                "differences could not be put on record"
-            );
+        match self.record(&found).await {
+            Ok(new) => new.iter().for_each(log),
+            Err(error) => {
+                found.iter().for_each(log);
+                tracing::warn!(
+                    %error,
+                    cause = error.cause().map(tracing::field::display),
+                    found = found.len(),
+                    "differences could not be put on record"
+                );
+            }
         }
     }
 
     /// A run is put on record only with something new: a task that is tried again and again would
-    /// leave one behind each time.
-    async fn record(&self, found: &[Discrepancy]) -> Result<(), Error> {
+    /// leave one behind each time. Returns what is new.
+    async fn record(&self, found: &[Discrepancy]) -> Result<Vec<Discrepancy>, Error> {
         let new = self.store.see_again(self.run_kind, found).await?;
         if new.is_empty() {
-            return Ok(());
+            return Ok(new);
         }
         let run = self
             .store
@@ -85,7 +86,8 @@ impl Discrepancies {
             discrepancies: count,
             error: None,
         };
-        self.store.finish_run(run, &outcome).await
+        self.store.finish_run(run, &outcome).await?;
+        Ok(new)
     }
 
     /// Closes what is on record about a reservation on which the two sides agree, whoever of those
