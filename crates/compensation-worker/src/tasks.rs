@@ -58,7 +58,8 @@ impl Tasks {
     }
 
     /// Claims until nothing is due, or until a claim got nowhere: with Redis away, a hundred thousand
-    /// due tasks would otherwise be claimed and given back one after the other.
+    /// due tasks would otherwise be claimed and given back one after the other. A claim of orders that all
+    /// wait for units is none of these: the releases that they wait for may be in the next one.
     ///
     /// # Errors
     /// Whatever claiming met, or that no task of a claim could be worked on, so that the loop waits.
@@ -79,7 +80,7 @@ impl Tasks {
             if tally.got_nowhere() {
                 return Err(RoundError::NoProgress(tally.failed));
             }
-            if !full || tally.finished == 0 {
+            if !full || tally.met_failures_alone() {
                 break;
             }
         }
@@ -165,6 +166,11 @@ impl Tally {
         self.failed > 0 && self.finished + self.again == 0
     }
 
+    /// Whether something failed and nothing was finished, so that a pause is due.
+    const fn met_failures_alone(&self) -> bool {
+        self.failed > 0 && self.finished == 0
+    }
+
     fn log(&self) {
         if self.again + self.failed > 0 {
             tracing::warn!(
@@ -236,6 +242,17 @@ mod tests {
         assert!(!tally(vec![failed(), End::Finished]).got_nowhere());
         // One that only a person can finish must not slow down the others' releases.
         assert!(!tally(vec![again()]).got_nowhere());
+    }
+
+    /// Goal: a hundred waiting orders do not hold up the releases that are due behind them.
+    #[test]
+    fn only_failures_end_a_round_early() {
+        let failed = || End::Failed("redis is away".to_owned());
+        let again = || End::Again("its order waits".to_owned());
+        assert!(!tally(vec![again(), again()]).met_failures_alone());
+        assert!(!tally(vec![failed(), again(), End::Finished]).met_failures_alone());
+        assert!(tally(vec![failed(), again()]).met_failures_alone());
+        assert!(!tally(Vec::new()).met_failures_alone());
     }
 
     #[test]
