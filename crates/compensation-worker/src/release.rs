@@ -42,6 +42,17 @@ pub enum Ending {
     Again(String),
 }
 
+impl Ending {
+    /// Whether both sides agree now, so that a difference on record about it is gone. In a bucket that is
+    /// gone nothing agrees.
+    fn agrees(&self) -> bool {
+        match self {
+            Self::Finished(result) => *result != Replayed::BucketGone.as_str(),
+            Self::Again(_) => false,
+        }
+    }
+}
+
 /// Why a task could not be worked on at all.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -108,7 +119,7 @@ impl Releaser {
                     .await?
             }
         };
-        if let Ending::Finished(_) = ending {
+        if ending.agrees() {
             let request = &task.request;
             self.discrepancies
                 .agreed(&request.bucket, &request.reservation_id)
@@ -305,7 +316,9 @@ fn ending(replayed: &Replayed, done: &'static str) -> Ending {
         // The task stays open: it is what remembers the order if this process dies, and what tells
         // the other replicas.
         Replayed::Waits => Ending::Again("its order waits for units of its bucket".to_owned()),
-        // It was there a moment ago: the next attempt finds it so.
+        // The rebuild of the version replays its decision as well; until then the task remembers it.
+        Replayed::NoCounters => Ending::Again("its bucket has no counters".to_owned()),
+        // It was there a moment ago, or the user's other reservation is released first.
         Replayed::HandedOver | Replayed::Moving => Ending::Again("others moved it".to_owned()),
         Replayed::Contradiction { detail }
         | Replayed::Refused { detail }
@@ -338,6 +351,7 @@ mod tests {
         );
         for open in [
             Replayed::Waits,
+            Replayed::NoCounters,
             Replayed::Moving,
             Replayed::HandedOver,
             Replayed::Contradiction { detail: detail() },
@@ -348,6 +362,16 @@ mod tests {
                 matches!(ending(&open, "done"), Ending::Again(_)),
                 "{open:?}"
             );
+            assert!(!ending(&open, "done").agrees(), "{open:?}");
         }
+    }
+
+    /// Goal: a version whose keys are gone closes its tasks and none of its differences.
+    #[test]
+    fn a_bucket_that_is_gone_ends_a_task_and_agrees_with_nothing() {
+        let gone = ending(&Replayed::BucketGone, "done");
+        assert_eq!(gone, Ending::Finished("bucket_gone"));
+        assert!(!gone.agrees());
+        assert!(ending(&Replayed::Agreed, "done").agrees());
     }
 }

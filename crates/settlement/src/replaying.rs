@@ -12,7 +12,7 @@
 //! | settled as ordered, before the cancel script | the order's cancellation in PostgreSQL and its task | the next replay, or the worker |
 //! | units were given back, before the broadcast | fronts that believe in the sold-out mark | they ask again within half a second |
 //! | the rebuild found too few units | nothing | the next replay opens the task |
-//! | the reservation was rebuilt, before its marker | a marker that names nothing held, or none | the next replay |
+//! | the reservation was rebuilt, before its marker | a marker that names another reservation | the next replay |
 //! | a tombstone was written | nothing | — |
 //!
 //! Every script looks at the state itself and refuses what it does not allow, so two replays of one
@@ -42,8 +42,7 @@ const LOOKS_MAX: usize = 5;
 /// How a replay ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replayed {
-    /// Both sides agree and did before. The marker may name another reservation that holds units: that
-    /// one's own replay ends it.
+    /// Both sides agree and did before.
     Agreed,
     /// Settled as ordered.
     Settled,
@@ -60,9 +59,12 @@ pub enum Replayed {
     MarkerRepaired,
     /// The units of a cancelled order are back on sale.
     Cancelled,
-    /// Redis has no settings or no counters for the bucket, or its retention has passed. Nothing can be
-    /// written there; who looks at buckets reports it once a bucket.
+    /// Redis has no settings for the bucket, or its retention has passed. Nothing can be written there;
+    /// who looks at buckets reports it once a bucket.
     BucketGone,
+    /// Redis has the bucket's settings and no counters, so that nothing can be brought back until an
+    /// operator rebuilds the version. Reported once a bucket as well.
+    NoCounters,
     /// Redis gave back units of an order, or claims something that PostgreSQL never decided.
     Contradiction {
         /// Both sides' words.
@@ -78,7 +80,8 @@ pub enum Replayed {
         /// What is wrong.
         detail: String,
     },
-    /// Others moved it at every look. They are at work on it, so it is not in the same state for long.
+    /// Others moved it at every look, or its user's marker names another reservation that holds units.
+    /// They are at work on it, so it is not in the same state for long: look again later.
     Moving,
 }
 
@@ -96,6 +99,7 @@ impl Replayed {
             Self::HandedOver
             | Self::Waits
             | Self::BucketGone
+            | Self::NoCounters
             | Self::Contradiction { .. }
             | Self::Refused { .. }
             | Self::Unreadable { .. }
@@ -116,6 +120,7 @@ impl Replayed {
             Self::MarkerRepaired => "marker_repaired",
             Self::Cancelled => "cancelled",
             Self::BucketGone => "bucket_gone",
+            Self::NoCounters => "no_counters",
             Self::Contradiction { .. } => "contradiction",
             Self::Refused { .. } => "refused",
             Self::Unreadable { .. } => "unreadable",
@@ -139,8 +144,15 @@ impl Replayed {
             | Self::MarkerRepaired
             | Self::Cancelled
             | Self::BucketGone
+            | Self::NoCounters
             | Self::Moving => None,
         }
+    }
+
+    /// Whether it is how a decision that was just made is usually found: its consumer, or the worker with
+    /// its task, is about to do the same.
+    pub(crate) const fn is_usual_at_first(&self) -> bool {
+        matches!(self, Self::Settled | Self::HandedOver | Self::Moving)
     }
 
     /// Whether fronts may believe something about the bucket that is not so any more.
@@ -151,7 +163,7 @@ impl Replayed {
     /// Whether a person who follows one purchase wants to read about it.
     const fn is_news(&self) -> bool {
         match self {
-            Self::Agreed | Self::BucketGone | Self::Moving => false,
+            Self::Agreed | Self::BucketGone | Self::NoCounters | Self::Moving => false,
             // Told by whoever reports differences.
             Self::Contradiction { .. } | Self::Refused { .. } | Self::Unreadable { .. } => false,
             Self::Settled

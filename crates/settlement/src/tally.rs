@@ -31,6 +31,11 @@ pub struct Tally {
     pub unreadable: u64,
     /// Moved by others meanwhile.
     pub moving: u64,
+    /// Of buckets without counters.
+    pub no_counters: u64,
+    /// Decided just before the look at them, or since, and settled, handed over or moved by others, as
+    /// usual: counted here alone, since a sale always has some.
+    pub in_progress: u64,
 }
 
 impl Tally {
@@ -50,6 +55,7 @@ impl Tally {
             Replayed::Refused { .. } => &mut self.refused,
             Replayed::Unreadable { .. } => &mut self.unreadable,
             Replayed::Moving => &mut self.moving,
+            Replayed::NoCounters => &mut self.no_counters,
         };
         *count += 1;
     }
@@ -69,12 +75,14 @@ impl Tally {
         self.refused += other.refused;
         self.unreadable += other.unreadable;
         self.moving += other.moving;
+        self.no_counters += other.no_counters;
+        self.in_progress += other.in_progress;
     }
 
     /// How many were looked at.
     #[must_use]
     pub const fn checked(&self) -> u64 {
-        self.agreed + self.changed() + self.open()
+        self.agreed + self.in_progress + self.changed() + self.open()
     }
 
     /// How many were brought to agreement.
@@ -93,9 +101,10 @@ impl Tally {
             + self.refused
             + self.unreadable
             + self.moving
+            + self.no_counters
     }
 
-    /// Whether nothing had to be done and nothing is left to do.
+    /// Whether nothing had to be done and nothing is left to do, but for what is in progress.
     #[must_use]
     pub const fn is_clean(&self) -> bool {
         self.changed() == 0 && self.open() == 0
@@ -119,6 +128,7 @@ mod tests {
             Replayed::MarkerRepaired,
             Replayed::Cancelled,
             Replayed::BucketGone,
+            Replayed::NoCounters,
             Replayed::Contradiction { detail: detail() },
             Replayed::Refused { detail: detail() },
             Replayed::Unreadable { detail: detail() },
@@ -133,7 +143,7 @@ mod tests {
             assert_eq!(one.open() == 0, ending.agrees(), "{ending:?}");
             all.add(&one);
         }
-        assert_eq!(all.checked(), 13);
-        assert_eq!((all.changed(), all.open()), (5, 7));
+        assert_eq!(all.checked(), 14);
+        assert_eq!((all.changed(), all.open()), (5, 8));
     }
 }

@@ -31,8 +31,28 @@ impl Seen {
 enum Marker {
     Right,
     Repaired,
+    /// It names another reservation of the user, which holds units and which PostgreSQL refuses or will
+    /// refuse. That one's release deletes the marker and writes no other, so the order must be looked at
+    /// again.
+    Elsewhere,
     Moved,
 }
+
+impl Marker {
+    /// The ending, when all else is as in `done`.
+    fn ends(self, done: Replayed) -> Option<Replayed> {
+        match self {
+            Self::Right => Some(done),
+            Self::Repaired if done == Replayed::Agreed => Some(Replayed::MarkerRepaired),
+            Self::Repaired => Some(done),
+            Self::Elsewhere => Some(Replayed::Moving),
+            Self::Moved => None,
+        }
+    }
+}
+
+/// What `rebuild_reservation` says where the bucket has settings and no counters.
+const STOCK_MISSING: &str = "STOCK_MISSING";
 
 impl Replayer {
     pub(super) async fn look(&self, keys: &BucketKeys, facts: &Facts) -> Result<Seen, Error> {
@@ -107,11 +127,8 @@ impl Replayer {
         if facts.active_order().is_none() {
             return Ok(Some(Replayed::Agreed));
         }
-        Ok(match self.right_marker(keys, facts, seen).await? {
-            Marker::Right => Some(Replayed::Agreed),
-            Marker::Repaired => Some(Replayed::MarkerRepaired),
-            Marker::Moved => None,
-        })
+        let marker = self.right_marker(keys, facts, seen.marker.as_ref()).await?;
+        Ok(marker.ends(Replayed::Agreed))
     }
 
     /// An ordered user without a marker, or with one that names nothing held, could reserve again:
@@ -120,10 +137,10 @@ impl Replayer {
         &self,
         keys: &BucketKeys,
         facts: &Facts,
-        seen: &Seen,
+        marker: Option<&ReservationId>,
     ) -> Result<Marker, Error> {
         let request = &facts.request;
-        if seen.marker.as_ref() == Some(&request.reservation_id) {
+        if marker == Some(&request.reservation_id) {
             return Ok(Marker::Right);
         }
         let reply = self
@@ -132,16 +149,14 @@ impl Replayer {
                 keys,
                 reservation_id: &request.reservation_id,
                 user_id: &request.user_id,
-                marker: seen.marker.as_ref(),
+                marker,
                 now_override: None,
             })
             .await?;
         Ok(match reply.code {
             RepairMarkerCode::Repaired => Marker::Repaired,
             RepairMarkerCode::AlreadyRight => Marker::Right,
-            // The user holds another reservation, which PostgreSQL refuses or will refuse. Its release
-            // deletes the marker, and the replay after that finds none.
-            RepairMarkerCode::HeldByAnother => Marker::Right,
+            RepairMarkerCode::HeldByAnother => Marker::Elsewhere,
             RepairMarkerCode::NotOrdered | RepairMarkerCode::Retry => Marker::Moved,
         })
     }
@@ -161,10 +176,8 @@ impl Replayer {
         if !stands_at(&settled, ReservationStatus::OrderCreated) {
             return Ok(None);
         }
-        Ok(match self.right_marker(keys, facts, seen).await? {
-            Marker::Right | Marker::Repaired => Some(Replayed::Settled),
-            Marker::Moved => None,
-        })
+        let marker = self.right_marker(keys, facts, seen.marker.as_ref()).await?;
+        Ok(marker.ends(Replayed::Settled))
     }
 
     async fn mark_rejected(
@@ -255,6 +268,9 @@ impl Replayer {
             })
             .await?;
         Ok(match reply.code {
+            RebuildCode::Rebuilt if reply.marker_kept => {
+                self.marker_of_rebuilt(keys, facts).await?
+            }
             RebuildCode::Rebuilt => Some(Replayed::Rebuilt),
             RebuildCode::AlreadyThere => None,
             RebuildCode::Waits => {
@@ -266,11 +282,26 @@ impl Replayer {
                 self.store.hand_over(request).await?;
                 Some(Replayed::Waits)
             }
+            RebuildCode::ConfigMissing if reply.detail == STOCK_MISSING => {
+                Some(Replayed::NoCounters)
+            }
             RebuildCode::ConfigMissing => Some(Replayed::BucketGone),
             RebuildCode::InvariantViolation | RebuildCode::ReservationIdConflict => {
                 Some(refused("rebuild", reply.code.as_str()))
             }
         })
+    }
+
+    /// The script left a marker that names another reservation. Whoever hears "rebuilt" looks no more, so
+    /// the marker's turn is now.
+    async fn marker_of_rebuilt(
+        &self,
+        keys: &BucketKeys,
+        facts: &Facts,
+    ) -> Result<Option<Replayed>, Error> {
+        let found = self.redis.marker(keys, &facts.request.user_id).await?;
+        let marker = self.right_marker(keys, facts, found.as_ref()).await?;
+        Ok(marker.ends(Replayed::Rebuilt))
     }
 
     async fn tombstone(

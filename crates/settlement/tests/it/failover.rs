@@ -1,6 +1,6 @@
 //! A bucket that fell back to an earlier state of itself converges by replay, whatever it did meanwhile.
 
-use seckill_settlement::Replayed;
+use seckill_settlement::{Replayed, Replayer};
 use seckill_state_machine::{ReservationStatus as S, ReserveCode};
 
 use crate::world::{World, request, request_of};
@@ -91,6 +91,37 @@ async fn the_unit_of_a_cancelled_order_goes_to_one_that_waits() {
     world.assert_agreed(&lost).await;
     world.assert_agreed(&resold).await;
     assert_eq!(world.units().await, (0, 1));
+}
+
+/// Goal: an order that another replica has brought back is offered units once more and then no longer, so
+/// that the next release in its bucket goes to one that waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_another_replica_brought_back_is_offered_no_more_units() {
+    let world = World::open(3).await;
+    let sold: Vec<_> = (1..=3).map(request).collect();
+    let mut orders = Vec::new();
+    for request in &sold {
+        orders.push(world.bought(request).await);
+    }
+    // An order that was lost and resold before: nothing is left to bring it back from.
+    let back = request(4);
+    let refit = "UPDATE activity_stock SET total = total + 2, available = available + 2";
+    world.db.execute(refit).await;
+    world.ordered(&back).await;
+    assert_eq!(world.replay(&back).await, Replayed::Waits);
+
+    let other = Replayer::new(world.redis.clone(), world.store.clone());
+    world.cancelled(&orders[0]).await;
+    let decision = world.decision(&sold[0]).await;
+    assert_eq!(other.replay(&decision).await.unwrap(), Replayed::Cancelled);
+    let decision = world.decision(&back).await;
+    assert_eq!(other.replay(&decision).await.unwrap(), Replayed::Rebuilt);
+    assert_eq!(world.replayer.waiting().len(), 1, "it does not know yet");
+
+    world.cancelled(&orders[1]).await;
+    assert_eq!(world.replay(&sold[1]).await, Replayed::Cancelled);
+    assert!(world.replayer.waiting().is_empty());
+    assert_eq!(world.units().await, (1, 2));
 }
 
 /// M3. Goal: a release that a failover undid is handed over again, although its task was closed, and

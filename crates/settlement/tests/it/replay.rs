@@ -143,7 +143,7 @@ async fn a_marker_that_names_nothing_held_is_repaired() {
     world.server.cli(&["DEL", &marker]).await;
     let second = request_of(2, 1);
     world.accepted(&second).await;
-    world.assert_agreed(&request).await;
+    assert_eq!(world.replay(&request).await, Replayed::Moving);
     assert_eq!(
         world.marker(&request).await,
         Some(second.reservation_id.clone())
@@ -157,6 +157,66 @@ async fn a_marker_that_names_nothing_held_is_repaired() {
         world.reserve(&request_of(3, 1)).await,
         ReserveCode::UserAlreadyReserved
     );
+}
+
+/// M11. Goal: whoever hears that an order is back looks no more, so its marker is right by then, or it is
+/// not told as back. Method: the lost order's user has a second reservation, which holds a unit at first.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_comes_back_with_its_marker_or_is_looked_at_again() {
+    let world = World::open(5).await;
+    let (request, second) = (request(1), request_of(2, 1));
+    world.remember().await;
+    world.bought(&request).await;
+    world.fail_over().await;
+    world.accepted(&second).await;
+
+    let held = world.replay(&request).await;
+    assert_eq!(held, Replayed::Moving);
+    assert!(!held.agrees() && held.difference().is_none());
+    assert_eq!(world.status(&request).await, Some(S::OrderCreated));
+    world.decide(&second).await;
+    assert_eq!(world.replay(&second).await, Replayed::HandedOver);
+
+    // The same loss again, with a marker that names the other one after its end.
+    world.released(&second).await;
+    let marker = world.keys.user(&request.user_id);
+    let named = second.reservation_id.as_str();
+    assert_eq!(
+        world.server.cli(&["SET", &marker, named]).await.error(),
+        None
+    );
+    world.lose(&request).await;
+    assert_eq!(world.replay(&request).await, Replayed::Rebuilt);
+    assert_eq!(
+        world.marker(&request).await,
+        Some(request.reservation_id.clone())
+    );
+    world.assert_agreed(&request).await;
+}
+
+/// Goal: a bucket that has lost its counters alone is neither gone nor in order: nothing is written, and
+/// the order stays to be looked at.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_without_counters_is_neither_gone_nor_agreed_on() {
+    let world = World::open(5).await;
+    let (lost, kept) = (request(1), request(2));
+    world.bought(&lost).await;
+    world.bought(&kept).await;
+    world.lose(&lost).await;
+    let stock = world.keys.stock();
+    assert_eq!(world.server.cli(&["DEL", &stock]).await.int(), 1);
+    let replayed = world.replay(&lost).await;
+    assert_eq!(replayed, Replayed::NoCounters);
+    assert!(!replayed.agrees() && replayed.difference().is_none());
+    assert_eq!(world.status(&lost).await, None);
+    world.assert_agreed(&kept).await;
+    let tally = world
+        .replayer
+        .replay_bucket(&lost.bucket, |_, _| {})
+        .await
+        .unwrap();
+    assert_eq!((tally.no_counters, tally.agreed), (1, 1));
+    assert!(!tally.is_clean());
 }
 
 /// Goal: what no step can cure is said, and nothing moves.
