@@ -89,6 +89,24 @@ impl Store {
         rows.iter().map(last_run).collect()
     }
 
+    /// The server's clock, which the times of decisions are of.
+    ///
+    /// # Errors
+    /// As every read.
+    pub async fn clock(&self) -> Result<TimestampMs, Error> {
+        let rows = self
+            .read(
+                "clock",
+                "-- clock\n                SELECT clock_timestamp() AS now",
+                &[],
+            )
+            .await?;
+        let row = rows
+            .first()
+            .ok_or_else(|| Error::stored("clock", "no row"))?;
+        time_ms(row, "now")
+    }
+
     /// Asks the server about itself.
     ///
     /// # Errors

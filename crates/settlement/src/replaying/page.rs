@@ -4,10 +4,13 @@
 //! short goes on from the last page that was finished, or begins again: what agrees already costs two
 //! reads.
 
+use std::time::Duration;
+
 use futures::StreamExt;
 use seckill_key_layout::BucketKeys;
 use seckill_order_store::DecisionRecord;
-use seckill_state_machine::{BucketScope, ReservationId};
+use seckill_state_machine::{BucketScope, ReservationId, TimestampMs};
+use tokio::time::Instant;
 
 use super::{Replayed, Replayer};
 use crate::tally::Tally;
@@ -20,6 +23,10 @@ pub const PAGE_SIZE: i64 = 512;
 /// all into one pipeline; 128 stay far below the handle's limit of 2,000. At a round trip of 5 ms, three
 /// a decision, that is 4,000 decisions a second.
 const IN_FLIGHT: usize = 64;
+
+/// How long a decision may take to reach Redis by the usual way. A settlement takes milliseconds and a
+/// release one claim of tasks; a consumer that is restarted reads the same messages again within this.
+const USUALLY_DONE_WITHIN: Duration = Duration::from_secs(30);
 
 /// A page that was replayed to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,21 +71,26 @@ impl Replayer {
         after: Option<&ReservationId>,
         mut report: impl FnMut(&DecisionRecord, &Replayed),
     ) -> Result<Page, Error> {
+        let began = Instant::now();
         let decisions = self
             .store
             .decisions_of_bucket_page(bucket, after, PAGE_SIZE)
             .await?;
         let keys = BucketKeys::new(bucket);
-        let mut tally = Tally::default();
-        let mut endings = futures::stream::iter(&decisions)
+        let mut ended = Vec::with_capacity(decisions.len());
+        // Collected first: as a closure over the stream they would not be `Send` for every lifetime.
+        let endings: Vec<_> = decisions
+            .iter()
             .map(|decision| self.one_of_page(&keys, decision))
-            .buffer_unordered(IN_FLIGHT);
+            .collect();
+        let mut endings = futures::stream::iter(endings).buffer_unordered(IN_FLIGHT);
         while let Some(ending) = endings.next().await {
             let (decision, replayed) = ending?;
-            tally.note(&replayed);
             report(decision, &replayed);
+            ended.push((decision.decided_at_ms, replayed));
         }
         drop(endings);
+        let tally = self.tally(&ended, began).await?;
         if tally.cancelled + tally.rebuilt > 0 {
             self.tell_fronts(&keys).await;
         }
@@ -89,6 +101,32 @@ impl Replayer {
             tally,
             next: last.map(|decision| decision.reservation_id.clone()),
         })
+    }
+
+    /// Counts the endings; those of decisions that were just made apart from the others.
+    async fn tally(
+        &self,
+        ended: &[(TimestampMs, Replayed)],
+        began: Instant,
+    ) -> Result<Tally, Error> {
+        let usual = |replayed: &Replayed| replayed.is_usual_at_first();
+        let just_made_since = if ended.iter().any(|(_, replayed)| usual(replayed)) {
+            // Decisions carry PostgreSQL's time, so its clock says when the page began.
+            let before = began.elapsed() + USUALLY_DONE_WITHIN;
+            let before = i64::try_from(before.as_millis()).unwrap_or(i64::MAX);
+            self.store.clock().await?.get().saturating_sub(before)
+        } else {
+            i64::MAX
+        };
+        let mut tally = Tally::default();
+        for (decided_at, replayed) in ended {
+            if usual(replayed) && decided_at.get() >= just_made_since {
+                tally.in_progress += 1;
+            } else {
+                tally.note(replayed);
+            }
+        }
+        Ok(tally)
     }
 
     async fn one_of_page<'a>(
