@@ -279,7 +279,7 @@ impl Control {
             rounds.count += 1;
             let options = AuditOptions { recheck_after };
             let report = self.audit(&activity.settings.scope, options).await?;
-            let is_idle = rounds.last.changed() == 0;
+            let is_idle = rounds.last.changed() + rounds.last.in_progress == 0;
             if report.is_ok() || is_idle || rounds.count == ROUNDS_MAX {
                 return Ok((rounds, report));
             }

@@ -167,3 +167,66 @@ async fn a_lost_reservation_is_recorded_as_ended_and_adds_no_stock() {
         service.stop(SOON).await;
     }
 }
+
+/// Goal: a reservation that cannot be read is told once as damage and holds up no other release. Method:
+/// the record of one of two refused reservations is of a wrong type while both have a task.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_is_on_record_and_the_other_releases_go_on() {
+    let sandbox = Sandbox::start().await;
+    let sale = sandbox.open(&Plan::new(5)).await;
+    empty_postgres_stock(&sandbox, &sale).await;
+    let front = sandbox.run(Service::Front).await;
+    let client = sandbox.client(&front);
+    let damaged = client.buy(&sale, "u1", "q1").await;
+    client.buy(&sale, "u2", "q2").await;
+    let consumer = sandbox.run(Service::Consumer).await;
+    let open = "SELECT count(*) FROM compensation_task WHERE closed_at IS NULL";
+    eventually(SOON, "two tasks", async || {
+        match sandbox.database().number(open).await {
+            2 => Ok(()),
+            other => Err(other.to_string()),
+        }
+    })
+    .await;
+    consumer.stop(SOON).await;
+    let record = sale.key(0, &format!("resv:{damaged}"));
+    let kept = sale.key(0, "kept");
+    let redis = sandbox.redis();
+    redis.cli(&["RENAME", &record, &kept]).await;
+    redis.cli(&["RPUSH", &record, "x"]).await;
+    let worker = sandbox.service(Service::Compensation).unjudged().spawn();
+    let noted =
+        "SELECT kind, coalesce(reservation_id, '') FROM discrepancy WHERE resolved_at IS NULL";
+    eventually(SOON, "the damage on record", async || {
+        let found = sandbox.database().texts(noted).await;
+        if found == [["unreadable".to_owned(), damaged.to_string()]] {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    })
+    .await;
+    eventually(SOON, "the other release", async || {
+        match stock(&sandbox, &sale, "available").await {
+            4 => Ok(()),
+            other => Err(other.to_string()),
+        }
+    })
+    .await;
+    assert_eq!(sandbox.database().number(open).await, 1);
+    redis.cli(&["DEL", &record]).await;
+    redis.cli(&["RENAME", &kept, &record]).await;
+    eventually(SOON, "the release after the repair", async || match stock(
+        &sandbox,
+        &sale,
+        "available",
+    )
+    .await
+    {
+        5 => Ok(()),
+        other => Err(other.to_string()),
+    })
+    .await;
+    worker.stop(SOON).await;
+    front.stop(SOON).await;
+}

@@ -137,7 +137,7 @@ async fn what_is_left_of_a_bucket_is_kept_and_closed() {
 /// Goal: units that reservations still hold are not given out a second time (I1, I3). The first call
 /// closes the bucket, so that nothing moves while they are added up.
 #[tokio::test]
-async fn lost_counters_come_back_less_what_is_held() {
+async fn counters_come_back_less_what_is_held() {
     let world = World::open(3).await;
     world.reserve("u1", "q1").await;
     world.reserve("u2", "q2").await;

@@ -223,7 +223,7 @@ async fn seventy_of_a_hundred(world: &World) {
 /// Goal: lost counters come back less what the reservations that are left hold, so that no unit is sold
 /// twice (I1).
 #[tokio::test]
-async fn lost_counters_come_back_less_what_is_held() {
+async fn lost_counters_are_written_less_what_a_sale_holds() {
     let world = World::start().await;
     seventy_of_a_hundred(&world).await;
     let keys = world.keys(0);
