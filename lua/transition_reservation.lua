@@ -15,7 +15,8 @@
 -- Reply {code, status}, checked in this order:
 --   2 NOT_FOUND, status empty
 --   4 ID_CONFLICT         the record names another reservation, message or order
---   1 IDEMPOTENT          already there; a repeated SEND_UNKNOWN is 0 and moves its retry time
+--   1 IDEMPOTENT          already there, and taken out of the indexes that it needs no more; a
+--                         repeated SEND_UNKNOWN is 0 and moves its retry time
 --   3 ILLEGAL_TRANSITION  not in the table; or SEND_UNKNOWN without a usable retry time
 --   0 UPDATED
 --
@@ -50,6 +51,14 @@ end
 
 local step = status .. '>' .. target
 if status == target and target ~= 'SEND_UNKNOWN' then
+  -- A repeat also takes out of the indexes what a damaged or half restored one still names.
+  if target ~= 'RESERVED' then
+    call('ZCARD', expiry_key)
+    call('ZREM', pending_key, reservation_id)
+    if target == 'ORDER_CREATED' or target == 'RELEASED' or target == 'ORDER_CANCELLED' then
+      call('ZREM', expiry_key, reservation_id)
+    end
+  end
   return {1, status}
 end
 if step ~= 'RESERVED>SEND_UNKNOWN' and step ~= 'RESERVED>ENQUEUED'

@@ -1,5 +1,7 @@
 //! Plain reads, each one command and bounded: records, counters, markers and the two indexes.
 
+mod members;
+
 use fred::interfaces::PubsubInterface;
 use fred::types::{ClusterHash, Value};
 use seckill_key_layout::{BucketKeys, SOLDOUT_CHANNEL, current_version_key, hash_slot};
