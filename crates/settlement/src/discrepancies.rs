@@ -4,6 +4,8 @@
 use seckill_order_store::{Discrepancy, Error, NewRun, RunOutcome, Store};
 use seckill_state_machine::{BucketScope, ReservationId};
 
+use crate::Class;
+
 /// The kinds of runs under which single reservations are reported by those who settle them.
 pub mod run_kind {
     /// The order consumer.
@@ -12,16 +14,53 @@ pub mod run_kind {
     pub const COMPENSATION: &str = "compensation";
 }
 
-/// The words by which differences are named.
+/// The words by which the settling services name differences.
 pub mod kind {
+    use crate::Class;
+
     /// PostgreSQL has decided about a reservation that Redis does not have.
-    pub const RESERVATION_MISSING: &str = "reservation_missing";
+    pub const RESERVATION_MISSING: &str = Class::ReservationMissing.word();
     /// Redis holds a state that PostgreSQL's decision does not allow.
-    pub const CONTRADICTION: &str = "contradiction";
+    pub const CONTRADICTION: &str = Class::Contradiction.word();
     /// The release script found counters or ids that contradict each other.
-    pub const RELEASE_REFUSED: &str = "release_refused";
+    pub const RELEASE_REFUSED: &str = Class::ReleaseRefused.word();
     /// What Redis holds for a reservation cannot be read.
-    pub const UNREADABLE: &str = "unreadable";
+    pub const UNREADABLE: &str = Class::Unreadable.word();
+}
+
+/// What each side holds, for a person. Never a user id.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// In Redis.
+    pub redis: String,
+    /// In PostgreSQL.
+    pub postgres: String,
+}
+
+/// A difference with what is known about its class.
+#[must_use]
+pub fn discrepancy(
+    class: Class,
+    bucket: &BucketScope,
+    reservation_id: Option<ReservationId>,
+    evidence: Evidence,
+) -> Discrepancy {
+    let Evidence { redis, postgres } = evidence;
+    let detail = format!("redis: {redis}; postgresql: {postgres}");
+    named(class.word(), bucket, reservation_id, detail).with_evidence(redis, postgres)
+}
+
+fn named(
+    kind: &str,
+    bucket: &BucketScope,
+    reservation_id: Option<ReservationId>,
+    detail: String,
+) -> Discrepancy {
+    let found = Discrepancy::new(kind, bucket.clone(), reservation_id, detail);
+    match Class::parse(kind).map(Class::entry) {
+        Some(entry) => found.with_repair(entry.action, entry.repairable),
+        None => found,
+    }
 }
 
 /// Writes reports of one process.
@@ -119,7 +158,7 @@ impl Discrepancies {
         reservation_id: &ReservationId,
         detail: String,
     ) -> Discrepancy {
-        Discrepancy::new(kind, bucket.clone(), Some(reservation_id.clone()), detail)
+        named(kind, bucket, Some(reservation_id.clone()), detail)
     }
 }
 

@@ -10,17 +10,21 @@
 //! move in scripts alone, each of which looks at the state itself. An undecided reservation is never
 //! given up here: that is the compensation worker's, behind its fence.
 
+mod class;
 mod discrepancies;
 mod error;
 mod facts;
+mod repair;
 mod replaying;
 mod settle;
 mod tally;
 mod waiting;
 
-pub use discrepancies::{Discrepancies, kind, run_kind};
+pub use class::{Class, Entry, Right};
+pub use discrepancies::{Discrepancies, Evidence, discrepancy, kind, run_kind};
 pub use error::{Error, ErrorKind};
 pub use facts::Facts;
+pub use repair::{RepairOutcome, Repairer, repair};
 pub use replaying::{PAGE_SIZE, Page, Replayed, Replayer};
 pub use settle::{Settled, settle_ordered, settle_rejected};
 pub use tally::Tally;
