@@ -46,7 +46,7 @@ pub const HMAC_SECRETS: &str = "1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 ///
 /// Time limits of single calls stay generous: the machine compiles and runs other tests meanwhile,
 /// and a limit that strikes by chance makes a fault that the test did not ask for.
-const TIMERS: [(&str, &str); 27] = [
+const TIMERS: [(&str, &str); 30] = [
     ("SECKILL_REDIS_COMMAND_TIMEOUT_MS", "1000"),
     ("SECKILL_ROCKETMQ_SEND_TIMEOUT_MS", "2000"),
     ("SECKILL_DATABASE_POOL_SIZE", "4"),
@@ -75,6 +75,9 @@ const TIMERS: [(&str, &str); 27] = [
     ("SECKILL_RECONCILER_TOTALS_INTERVAL_MS", "1000"),
     ("SECKILL_RECONCILER_HOLDERS_INTERVAL_MS", "5000"),
     ("SECKILL_RECONCILER_GRACE_MS", "5000"),
+    ("SECKILL_RECONCILER_WATCH_INTERVAL_MS", "200"),
+    ("SECKILL_RECONCILER_RECOVERY_INTERVAL_MS", "500"),
+    ("SECKILL_RECONCILER_WINDOW_DELAY_MS", "1000"),
 ];
 
 /// These timers, as variables of a service's environment.

@@ -27,7 +27,7 @@ pub use audit::{
     Difference, DifferenceKind, Lag, Ledger, RedisFigures, ReservationFacts, Settledness,
     StockFacts, Subject, judge_book, judge_bucket,
 };
-pub use compare::{FieldDifference, Sides, Stage};
+pub use compare::{FieldDifference, Sides, Stage, meta_differences};
 pub use control::Control;
 pub use error::{Error, ErrorKind};
 pub use figures::Figures;

@@ -9,7 +9,6 @@
 //! of any replica starts from the beginning.
 
 mod judge;
-mod tally;
 mod walk;
 
 use std::collections::HashMap;
@@ -18,10 +17,12 @@ use std::time::Duration;
 use futures::StreamExt;
 use seckill_lua_scripts::{Error as RedisError, Redis};
 use seckill_order_store::{Error as StoreError, Store};
+use seckill_settlement::{Error as SettlementError, Replayer};
 use seckill_state_machine::{Activity, Scope};
 
+use crate::apply::Applier;
 use crate::rounds::{Round, Rounds};
-use walk::Walk;
+use walk::{Tools, Walk};
 
 /// Buckets walked at once: with 32 calls in flight each, 256 in all.
 const BUCKETS_AT_ONCE: usize = 8;
@@ -35,13 +36,16 @@ pub enum Error {
     /// PostgreSQL did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A settlement did not get through.
+    #[error(transparent)]
+    Settlement(#[from] SettlementError),
 }
 
 /// The walks over all open buckets.
 pub struct Expiry {
-    redis: Redis,
-    store: Store,
+    tools: Tools,
     rounds: Rounds,
+    applier: Applier,
     grace: Duration,
     versions: HashMap<Scope, Version>,
 }
@@ -56,11 +60,22 @@ struct Version {
 impl Expiry {
     /// `grace` is how long something may be on its way before it counts as a difference.
     #[must_use]
-    pub fn new(redis: Redis, store: Store, rounds: Rounds, grace: Duration) -> Self {
+    pub fn new(
+        redis: Redis,
+        store: Store,
+        rounds: Rounds,
+        applier: Applier,
+        grace: Duration,
+    ) -> Self {
+        let replayer = Replayer::new(redis.clone(), store.clone());
         Self {
-            redis,
-            store,
+            tools: Tools {
+                redis,
+                store,
+                replayer,
+            },
             rounds,
+            applier,
             grace,
             versions: HashMap::new(),
         }
@@ -71,23 +86,28 @@ impl Expiry {
     /// # Errors
     /// The first failure, after every bucket had its turn.
     pub async fn tick(&mut self) -> Result<(), Error> {
-        let open = self.store.open_scopes().await?;
+        let open = self.tools.store.open_scopes().await?;
         self.follow(&open);
         let mut failure = self.walk_all().await.err();
         for (scope, version) in &mut self.versions {
-            if let Err(error) = version.end_round(scope, &self.rounds).await {
-                failure.get_or_insert(error.into());
+            match version.end_round(scope, &self.rounds).await {
+                Ok(false) => {}
+                Ok(true) => {
+                    let applied = self.applier.apply(scope, self.rounds.kind()).await;
+                    failure = failure.or(applied.err().map(Error::from));
+                }
+                Err(error) => failure = failure.or(Some(error.into())),
             }
         }
         failure.map_or(Ok(()), Err)
     }
 
     async fn walk_all(&mut self) -> Result<(), Error> {
-        let (redis, store) = (&self.redis, &self.store);
+        let tools = &self.tools;
         let mut steps = Vec::new();
         for version in self.versions.values_mut() {
             for walk in &mut version.walks {
-                steps.push(walk.go_on(redis, store));
+                steps.push(walk.go_on(tools));
             }
         }
         let mut failure = None;
@@ -109,7 +129,10 @@ impl Expiry {
                 let buckets = activity.settings.bucket_count.buckets();
                 Version {
                     walks: buckets
-                        .map(|bucket_id| Walk::new(scope.bucket(bucket_id), self.grace))
+                        .map(|bucket_id| {
+                            let patience_ms = activity.settings.patience_ms;
+                            Walk::new(&scope.bucket(bucket_id), patience_ms, self.grace)
+                        })
                         .collect(),
                     // Another process may have left some.
                     dirty: true,
@@ -123,17 +146,17 @@ impl Expiry {
 
 impl Version {
     /// When every walk has got to an end, puts the round on record if it has something to tell, or
-    /// if an earlier one had.
-    async fn end_round(&mut self, scope: &Scope, rounds: &Rounds) -> Result<(), StoreError> {
+    /// if an earlier one had. Says whether it found differences that count.
+    async fn end_round(&mut self, scope: &Scope, rounds: &Rounds) -> Result<bool, StoreError> {
         if !self.walks.iter().all(Walk::has_finished) {
-            return Ok(());
+            return Ok(false);
         }
         let mut round = Round::begin();
         for finished in self.walks.iter_mut().filter_map(Walk::take_finished) {
             round.add(finished);
         }
         if round.is_quiet() && !self.dirty {
-            return Ok(());
+            return Ok(false);
         }
         if round.settled > 0 {
             tracing::info!(
@@ -146,6 +169,6 @@ impl Version {
         self.dirty = true;
         let nothing_open = rounds.record(scope, &round).await?;
         self.dirty = !nothing_open;
-        Ok(())
+        Ok(!round.found.is_empty())
     }
 }

@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use seckill_order_store::{Discrepancy, Error, NewRun, RunOutcome, Store};
+use seckill_settlement::Class;
 use seckill_state_machine::{BucketScope, ReservationId, Scope};
 use tokio::time::Instant;
+
+/// Differences that are noted as still there in one statement.
+const WAITING_PER_CALL: usize = 1_000;
 
 /// What a round over one version came to.
 #[derive(Debug)]
@@ -19,9 +23,9 @@ pub struct Round {
     pub found: Vec<Discrepancy>,
     /// Why it did not look at everything, if so.
     pub error: Option<String>,
-    /// Whether it saw something that may count later. It is no proof then that a difference on
-    /// record is gone: another process may have waited for longer.
-    pub waiting: bool,
+    /// What it saw and what may count later. Of these the round does not prove that they are gone:
+    /// another process may have waited for longer.
+    pub waiting: Vec<Discrepancy>,
 }
 
 impl Round {
@@ -34,7 +38,7 @@ impl Round {
             settled: 0,
             found: Vec::new(),
             error: None,
-            waiting: false,
+            waiting: Vec::new(),
         }
     }
 
@@ -47,7 +51,7 @@ impl Round {
     /// Whether what it did not find is not there.
     #[must_use]
     pub const fn is_proof(&self) -> bool {
-        self.error.is_none() && !self.waiting
+        self.error.is_none()
     }
 
     /// Adds what another bucket's part came to.
@@ -57,7 +61,7 @@ impl Round {
         self.found.append(&mut other.found);
         self.began = self.began.min(other.began);
         self.error = self.error.take().or(other.error);
-        self.waiting |= other.waiting;
+        self.waiting.append(&mut other.waiting);
     }
 }
 
@@ -85,6 +89,12 @@ impl Rounds {
         }
     }
 
+    /// The name of the check.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        self.kind
+    }
+
     /// Records a round, and closes the differences on record that it did not see again. Says whether
     /// nothing is on record any more.
     ///
@@ -100,6 +110,10 @@ impl Rounds {
             })
             .await?;
         self.store.record_discrepancies(run, &round.found).await?;
+        for waiting in round.waiting.chunks(WAITING_PER_CALL) {
+            // Only what is on record is touched; what is not still has to prove itself.
+            self.store.see_again(self.kind, waiting).await?;
+        }
         let outcome = RunOutcome {
             checked: round.checked,
             settled: round.settled,
@@ -121,19 +135,29 @@ impl Rounds {
     }
 }
 
-/// Tells whoever is on call about a difference that counts from now on.
-pub fn alert(discrepancy: &Discrepancy) {
+/// Tells about a difference that counts from now on: whoever is on call, if it waits for a person, and
+/// the log, if the service mends it by itself.
+pub fn alert(discrepancy: &Discrepancy, class: Class) {
     let BucketScope { scope, bucket_id } = &discrepancy.bucket;
-    tracing::error!(
-        kind = discrepancy.kind,
-        activity_id = %scope.activity_id,
-        sku_id = %scope.sku_id,
-        activity_version = %scope.version,
-        %bucket_id,
-        reservation_id = discrepancy.reservation_id.as_ref().map(ReservationId::as_str),
-        detail = discrepancy.detail,
-        "redis and postgresql differ"
-    );
+    macro_rules! tell {
+        ($level:ident, $message:literal) => {
+            tracing::$level!(
+                kind = discrepancy.kind,
+                activity_id = %scope.activity_id,
+                sku_id = %scope.sku_id,
+                activity_version = %scope.version,
+                %bucket_id,
+                reservation_id = discrepancy.reservation_id.as_ref().map(ReservationId::as_str),
+                detail = discrepancy.detail,
+                $message
+            )
+        };
+    }
+    if class.is_automatic() {
+        tell!(warn, "redis lags behind postgresql and is being mended");
+    } else {
+        tell!(error, "redis and postgresql differ");
+    }
 }
 
 #[cfg(test)]
@@ -145,12 +169,6 @@ mod tests {
         let mut round = Round::begin();
         round.add(Round::begin());
         assert!(round.is_proof());
-        let mut waiting = Round::begin();
-        waiting.add(Round {
-            waiting: true,
-            ..Round::begin()
-        });
-        assert!(!waiting.is_proof());
         round.add(Round {
             error: Some("bucket 1 moved".to_owned()),
             ..Round::begin()

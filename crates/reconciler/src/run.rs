@@ -1,54 +1,104 @@
-//! Puts the three checks together.
+//! Puts the loops together.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use seckill_lua_scripts::Redis;
+use seckill_message_bus::Admin;
 use seckill_order_store::{Error as StoreError, Store};
 use seckill_service_kit::Context;
+use seckill_settlement::Discrepancies;
 use tokio::sync::Mutex;
 
+use crate::apply::Applier;
 use crate::expiry::Expiry;
-use crate::holders::Holders;
+use crate::recovery::Recovery;
+use crate::retention::{Retention, Terms};
 use crate::rounds::Rounds;
 use crate::settings::Settings;
+use crate::sweep::{Sides, Sweep};
 use crate::totals::Totals;
+use crate::watch::Watch;
+
+/// What every loop needs.
+struct Parts {
+    redis: Redis,
+    store: Store,
+    admin: Arc<Admin>,
+    instance: String,
+    grace: Duration,
+}
+
+impl Parts {
+    fn rounds(&self, kind: &'static str) -> Rounds {
+        Rounds::new(self.store.clone(), kind, self.instance.clone(), self.grace)
+    }
+
+    fn applier(&self) -> Applier {
+        Applier::new(self.redis.clone(), self.store.clone(), self.grace)
+    }
+}
 
 /// Runs the service until it is told to stop.
 ///
 /// # Errors
 /// When a setting is unusable or a port cannot be had.
 pub async fn run(ctx: Context, settings: Settings) -> anyhow::Result<()> {
-    let redis = settings.redis.connect().await?;
-    let store = settings.postgres.connect(ctx.service())?;
-    watch_dependencies(&ctx, &redis, &store);
+    let bus = settings.broker.config(ctx.service());
+    let parts = Parts {
+        redis: settings.redis.connect().await?,
+        store: settings.postgres.connect(ctx.service())?,
+        admin: Arc::new(Admin::connect(&ctx.bus, &bus).await?),
+        instance: format!("{}-{}", ctx.service(), ctx.instance()),
+        grace: settings.grace_ms,
+    };
+    watch_dependencies(&ctx, &parts.redis, &parts.store);
     ctx.serve_admin().await?;
 
-    let rounds = |kind| {
-        let instance = format!("{}-{}", ctx.service(), ctx.instance());
-        Rounds::new(store.clone(), kind, instance, settings.grace_ms)
-    };
-    let grace = settings.grace_ms;
-    let expiry = Expiry::new(redis.clone(), store.clone(), rounds("expiry"), grace);
-    start_expiry(&ctx, &settings, expiry);
-    let totals = Totals::new(redis.clone(), store.clone(), rounds("totals"), grace);
-    start_totals(&ctx, &settings, totals);
-    let interval = settings.holders_interval_ms;
-    let holders = Holders::new(
-        redis.clone(),
-        store.clone(),
-        rounds("holders"),
-        interval,
-        grace,
-    );
-    start_holders(&ctx, &settings, holders);
+    start_watch(&ctx, &settings, &parts);
+    start_recovery(&ctx, &settings, &parts);
+    start_expiry(&ctx, &settings, &parts);
+    start_totals(&ctx, &settings, &parts);
+    start_sweep(&ctx, &settings, &parts);
+    start_retention(&ctx, &settings, &parts);
 
     ctx.drained().await;
-    redis.quit().await;
-    store.close();
+    parts.admin.shutdown().await;
+    parts.redis.quit().await;
+    parts.store.close();
     Ok(())
 }
 
-fn start_expiry(ctx: &Context, settings: &Settings, expiry: Expiry) {
+fn start_watch(ctx: &Context, settings: &Settings, parts: &Parts) {
+    let interval = settings.watch_interval_ms;
+    let (admin, store) = (Arc::clone(&parts.admin), parts.store.clone());
+    let watch = Watch::new(admin, store, interval, settings.watch_limit_ms);
+    let watch = Arc::new(Mutex::new(watch));
+    ctx.every("watch", interval, move || {
+        let watch = Arc::clone(&watch);
+        async move { Ok::<(), anyhow::Error>(watch.lock().await.look().await?) }
+    });
+}
+
+fn start_recovery(ctx: &Context, settings: &Settings, parts: &Parts) {
+    let delay = settings.window_delay_ms + settings.broker.rocketmq_send_timeout_ms;
+    let (redis, store) = (parts.redis.clone(), parts.store.clone());
+    let recovery = Recovery::new(redis, store, Arc::clone(&parts.admin), delay);
+    let recovery = Arc::new(Mutex::new(recovery));
+    ctx.every("recovery", settings.recovery_interval_ms, move || {
+        let recovery = Arc::clone(&recovery);
+        async move { Ok::<(), anyhow::Error>(recovery.lock().await.look().await?) }
+    });
+}
+
+fn start_expiry(ctx: &Context, settings: &Settings, parts: &Parts) {
+    let expiry = Expiry::new(
+        parts.redis.clone(),
+        parts.store.clone(),
+        parts.rounds("expiry"),
+        parts.applier(),
+        parts.grace,
+    );
     let expiry = Arc::new(Mutex::new(expiry));
     ctx.every("expiry", settings.expiry_interval_ms, move || {
         let expiry = Arc::clone(&expiry);
@@ -56,7 +106,14 @@ fn start_expiry(ctx: &Context, settings: &Settings, expiry: Expiry) {
     });
 }
 
-fn start_totals(ctx: &Context, settings: &Settings, totals: Totals) {
+fn start_totals(ctx: &Context, settings: &Settings, parts: &Parts) {
+    let totals = Totals::new(
+        parts.redis.clone(),
+        parts.store.clone(),
+        parts.rounds("totals"),
+        parts.applier(),
+        parts.grace,
+    );
     let totals = Arc::new(Mutex::new(totals));
     ctx.every("totals", settings.totals_interval_ms, move || {
         let totals = Arc::clone(&totals);
@@ -64,11 +121,43 @@ fn start_totals(ctx: &Context, settings: &Settings, totals: Totals) {
     });
 }
 
-fn start_holders(ctx: &Context, settings: &Settings, holders: Holders) {
-    let holders = Arc::new(Mutex::new(holders));
-    ctx.every("holders", settings.scan_pause_ms, move || {
-        let holders = Arc::clone(&holders);
-        async move { Ok::<(), anyhow::Error>(holders.lock().await.step().await?) }
+fn start_sweep(ctx: &Context, settings: &Settings, parts: &Parts) {
+    const KIND: &str = "holders";
+    let sides = Sides {
+        redis: parts.redis.clone(),
+        store: parts.store.clone(),
+        discrepancies: Discrepancies::new(parts.store.clone(), KIND, parts.instance.clone()),
+    };
+    let sweep = Sweep::new(
+        sides,
+        parts.rounds(KIND),
+        parts.applier(),
+        settings.holders_interval_ms,
+        parts.grace,
+    );
+    let sweep = Arc::new(Mutex::new(sweep));
+    ctx.every("sweep", settings.scan_pause_ms, move || {
+        let sweep = Arc::clone(&sweep);
+        async move { Ok::<(), anyhow::Error>(sweep.lock().await.step().await?) }
+    });
+}
+
+fn start_retention(ctx: &Context, settings: &Settings, parts: &Parts) {
+    let terms = Terms {
+        margin: settings.retention_margin_ms,
+        extension: settings.retention_extension_ms,
+        pause: settings.scan_pause_ms,
+    };
+    let retention = Retention::new(
+        parts.redis.clone(),
+        parts.store.clone(),
+        parts.rounds("retention"),
+        terms,
+    );
+    let retention = Arc::new(Mutex::new(retention));
+    ctx.every("retention", settings.retention_interval_ms, move || {
+        let retention = Arc::clone(&retention);
+        async move { Ok::<(), anyhow::Error>(retention.lock().await.look().await?) }
     });
 }
 

@@ -13,8 +13,8 @@
 
 use seckill_key_layout::{BucketKeys, REQUEST_SHARDS};
 use seckill_lua_scripts::{
-    EXTEND_KEYS_MAX, Expiry, ExtendRetention, Index, Redis, ReservationRecord, SetActivityState,
-    SetActivityStateReply, Transition,
+    EXTEND_KEYS_MAX, ErrorKind as RedisErrorKind, Expiry, ExtendRetention, Index, Redis,
+    ReservationRecord, SetActivityState, SetActivityStateReply, Transition,
 };
 use seckill_order_store::{Overdue, Recorded, Store};
 use seckill_state_machine::{ReservationId, ReservationStatus, TransitionCode};
@@ -161,7 +161,7 @@ fn outcome(replayed: &Replayed) -> RepairOutcome {
         | Replayed::Cancelled => RepairOutcome::Repaired(replayed.as_str().to_owned()),
         Replayed::Waits => waiting("too few units are available; the next release goes to it"),
         Replayed::Moving => waiting("others are at work on it"),
-        Replayed::BucketGone => {
+        Replayed::BucketGone | Replayed::NoCounters => {
             RepairOutcome::NeedsPerson(Class::StockMissing.entry().repair.to_owned())
         }
         Replayed::Contradiction { detail }
@@ -274,8 +274,12 @@ async fn give_expiry(
     let names = match id {
         Some(id) => {
             let mut names = vec![keys.reservation(id)];
-            if let Some(record) = repairer.redis.reservation(keys, id).await? {
-                names.push(keys.user(&record.user_id));
+            match repairer.redis.reservation(keys, id).await {
+                Ok(Some(record)) => names.push(keys.user(&record.user_id)),
+                Ok(None) => {}
+                // A damaged record can have an expiry as well as any other.
+                Err(error) if error.kind() == RedisErrorKind::Broken => {}
+                Err(error) => return Err(error.into()),
             }
             names
         }
@@ -356,6 +360,7 @@ mod tests {
         }
         for person in [
             Replayed::BucketGone,
+            Replayed::NoCounters,
             Replayed::Contradiction { detail: detail() },
             Replayed::Refused { detail: detail() },
             Replayed::Unreadable { detail: detail() },

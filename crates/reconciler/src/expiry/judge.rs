@@ -1,130 +1,79 @@
 //! What is to be done about one member of the expiry index, given both sides' word on it.
 
+use seckill_lua_scripts::ReservationRecord;
 use seckill_order_store::DecisionRecord;
-use seckill_state_machine::{
-    OrderId, OrderState, RejectReason, ReservationStatus, Settlement, settlement,
-};
+use seckill_settlement::Class;
+use seckill_state_machine::{Replay, replay};
 
-use crate::findings;
+use crate::finding::Finding;
+use crate::sweep::judge;
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Tell Redis about the order.
-    SettleOrdered(OrderId),
-    /// Tell Redis about the refusal.
-    SettleRejected(RejectReason),
+    /// Tell Redis what was decided.
+    Settle,
     /// Leave it to the compensation worker, unless it turns out to be at it already.
     HandOver,
-    /// Nothing is safe, or nothing is known: tell a person, if it stays like this.
-    Report {
-        /// The difference's name.
-        kind: &'static str,
-        /// Both sides' words.
-        detail: String,
-    },
+    /// Nobody has decided: leave it alone while patience lasts.
+    Undecided,
+    /// Whatever it is, it counts only if it stays.
+    Report(Finding),
 }
 
-/// Judges a member by PostgreSQL's decision and by where Redis has the reservation.
+/// Judges a member by PostgreSQL's decision and by what Redis has of the reservation. `None`: neither
+/// side knows it.
 #[must_use]
-pub fn judge(decision: Option<&DecisionRecord>, status: Option<ReservationStatus>) -> Step {
-    let report = |kind| Step::Report {
-        kind,
-        detail: detail(decision, status),
-    };
-    let (Some(decision), Some(status)) = (decision, status) else {
-        return report(one_sided(decision, status));
-    };
-    let state = decision.order.as_ref().map(|(_, state)| *state);
-    match settlement(decision.kind, state, status) {
-        Settlement::Agreed => report(findings::LEFT_OVER),
-        Settlement::MarkOrdered => match &decision.order {
-            Some((order_id, OrderState::Active)) => Step::SettleOrdered(order_id.clone()),
-            _ => report(findings::CONTRADICTION),
-        },
-        Settlement::MarkRejected => match reject_reason(decision) {
-            Some(reason) => Step::SettleRejected(reason),
-            None => Step::HandOver,
-        },
-        Settlement::Release => Step::HandOver,
-        Settlement::Cancel => report(findings::NOT_RESTOCKED),
-        Settlement::Contradiction => report(findings::CONTRADICTION),
-    }
-}
-
-fn reject_reason(decision: &DecisionRecord) -> Option<RejectReason> {
-    decision.reason.as_deref()?.parse().ok()
-}
-
-/// Only one side, or neither, knows the reservation.
-const fn one_sided(
+pub fn judge(
     decision: Option<&DecisionRecord>,
-    status: Option<ReservationStatus>,
-) -> &'static str {
-    match (decision, status) {
-        // Redis claims an end that PostgreSQL has never decided.
-        (None, Some(status)) if status.is_settled() => findings::CONTRADICTION,
-        (None, Some(_)) => findings::UNDECIDED,
-        (_, None) => findings::RESERVATION_MISSING,
-        (Some(_), Some(_)) => findings::CONTRADICTION,
-    }
-}
-
-fn detail(decision: Option<&DecisionRecord>, status: Option<ReservationStatus>) -> String {
-    let decided = match decision {
-        None => "undecided",
-        Some(decision) => match decision.order {
-            Some((_, OrderState::Cancelled)) => "ordered, order cancelled",
-            _ => decision.kind.as_str(),
-        },
+    record: Option<&ReservationRecord>,
+) -> Option<Step> {
+    let Some(decision) = decision else {
+        let record = record?;
+        return Some(match judge::undecided(record) {
+            Some(finding) if record.status.is_settled() => Step::Report(finding),
+            _ => Step::Undecided,
+        });
     };
-    let held = status.map_or("nothing", ReservationStatus::as_str);
-    format!("postgresql: {decided}; redis: {held}")
+    let order = decision.order.as_ref().map(|(_, state)| *state);
+    let status = record.map(|record| record.status);
+    if let Some(finding) = judge::decided(decision, record) {
+        return Some(match replay(decision.kind, order, status) {
+            // One that is another's under the same id must not be touched.
+            _ if finding.class == Class::IdentityDiffers => Step::Report(finding),
+            Replay::MarkOrdered | Replay::MarkRejected => Step::Settle,
+            Replay::Release => Step::HandOver,
+            Replay::Agreed
+            | Replay::Cancel
+            | Replay::Rebuild
+            | Replay::TombstoneReleased
+            | Replay::TombstoneCancelled
+            | Replay::Contradiction => Step::Report(finding),
+        });
+    }
+    let id = &decision.reservation_id;
+    let held = status.map_or("nothing", |status| status.as_str());
+    let redis = format!("{held}, member of reservation_expiry");
+    let left_over = Finding::of(Class::IndexLeftOver, id, redis, judge::words(decision));
+    Some(Step::Report(left_over.about("reservation_expiry")))
 }
 
 #[cfg(test)]
 mod tests {
-    use seckill_state_machine::{
-        ActivityId, ActivityVersion, BucketId, DecisionKind, Quantity, RequestId, ReservationId,
-        ReservationStatus as S, Scope, SkuId, TimestampMs, UserId,
-    };
+    use seckill_state_machine::{DecisionKind, OrderState, ReservationStatus as S};
 
     use super::*;
+    use crate::sweep::judge::tests::{decision, held};
 
-    fn decision(
-        kind: DecisionKind,
-        reason: Option<&str>,
-        order: Option<OrderState>,
-    ) -> DecisionRecord {
-        let scope = Scope {
-            activity_id: ActivityId::parse("a1").unwrap(),
-            sku_id: SkuId::parse("s1").unwrap(),
-            version: ActivityVersion::new(1).unwrap(),
-        };
-        DecisionRecord {
-            reservation_id: ReservationId::parse("a".repeat(26)).unwrap(),
-            request_id: RequestId::parse("q1").unwrap(),
-            user_id: UserId::parse("u1").unwrap(),
-            bucket: scope.bucket(BucketId::ZERO),
-            quantity: Quantity::ONE,
-            kind,
-            reason: reason.map(str::to_owned),
-            order: order.map(|state| (OrderId::parse("o1").unwrap(), state)),
-            reserved_at_ms: TimestampMs::new(1),
-            decided_at_ms: TimestampMs::new(1),
-            traceparent: None,
-        }
-    }
-
-    fn kind_of(step: Step) -> &'static str {
+    fn class_of(step: Option<Step>) -> Class {
         match step {
-            Step::Report { kind, .. } => kind,
+            Some(Step::Report(finding)) => finding.class,
             other => panic!("{other:?} is no report"),
         }
     }
 
     #[test]
-    fn what_is_undecided_is_reported_and_never_released() {
+    fn what_is_undecided_is_left_to_patience_and_an_end_without_a_decision_is_told() {
         for status in [
             S::Reserved,
             S::SendUnknown,
@@ -132,58 +81,71 @@ mod tests {
             S::Rejected,
             S::ReleasePending,
         ] {
-            assert_eq!(kind_of(judge(None, Some(status))), findings::UNDECIDED);
+            assert_eq!(judge(None, Some(&held(status))), Some(Step::Undecided));
         }
-        for status in [S::OrderCreated, S::Released, S::OrderCancelled] {
-            assert_eq!(kind_of(judge(None, Some(status))), findings::CONTRADICTION);
+        for (status, class) in [
+            (S::OrderCreated, Class::OrderedWithoutOrder),
+            (S::Released, Class::ReleasedWithoutDecision),
+            (S::OrderCancelled, Class::OrderedWithoutOrder),
+        ] {
+            assert_eq!(class_of(judge(None, Some(&held(status)))), class);
         }
+        assert_eq!(judge(None, None), None);
     }
 
     #[test]
     fn an_order_is_settled_and_a_refusal_released_by_the_worker() {
-        let ordered = decision(DecisionKind::Ordered, None, Some(OrderState::Active));
-        assert!(matches!(
-            judge(Some(&ordered), Some(S::Enqueued)),
-            Step::SettleOrdered(_)
-        ));
-        let rejected = decision(DecisionKind::Rejected, Some("STOCK_EXHAUSTED"), None);
+        let ordered = decision(DecisionKind::Ordered, Some(OrderState::Active));
         assert_eq!(
-            judge(Some(&rejected), Some(S::Reserved)),
-            Step::SettleRejected(RejectReason::StockExhausted)
+            judge(Some(&ordered), Some(&held(S::Enqueued))),
+            Some(Step::Settle)
         );
-        assert_eq!(judge(Some(&rejected), Some(S::Rejected)), Step::HandOver);
-        let released = decision(DecisionKind::Released, Some("overdue"), None);
-        assert_eq!(judge(Some(&released), Some(S::Enqueued)), Step::HandOver);
+        let rejected = decision(DecisionKind::Rejected, None);
+        assert_eq!(
+            judge(Some(&rejected), Some(&held(S::Reserved))),
+            Some(Step::Settle)
+        );
+        assert_eq!(
+            judge(Some(&rejected), Some(&held(S::Rejected))),
+            Some(Step::HandOver)
+        );
+        let released = decision(DecisionKind::Released, None);
+        assert_eq!(
+            judge(Some(&released), Some(&held(S::Enqueued))),
+            Some(Step::HandOver)
+        );
     }
 
     #[test]
     fn units_of_an_active_order_are_never_handed_over() {
-        let ordered = decision(DecisionKind::Ordered, None, Some(OrderState::Active));
+        let ordered = decision(DecisionKind::Ordered, Some(OrderState::Active));
         for status in S::ALL {
-            assert_ne!(
-                judge(Some(&ordered), Some(status)),
-                Step::HandOver,
-                "{status}"
-            );
+            let step = judge(Some(&ordered), Some(&held(status)));
+            assert_ne!(step, Some(Step::HandOver), "{status}");
         }
     }
 
     #[test]
-    fn a_lost_reservation_and_a_stale_member_are_reported() {
-        let ordered = decision(DecisionKind::Ordered, None, Some(OrderState::Active));
+    fn a_lost_reservation_and_a_stale_member_are_told() {
+        let ordered = decision(DecisionKind::Ordered, Some(OrderState::Active));
         assert_eq!(
-            kind_of(judge(Some(&ordered), None)),
-            findings::RESERVATION_MISSING
+            class_of(judge(Some(&ordered), None)),
+            Class::ReservationMissing
         );
-        assert_eq!(kind_of(judge(None, None)), findings::RESERVATION_MISSING);
         assert_eq!(
-            kind_of(judge(Some(&ordered), Some(S::OrderCreated))),
-            findings::LEFT_OVER
+            class_of(judge(Some(&ordered), Some(&held(S::OrderCreated)))),
+            Class::IndexLeftOver
         );
-        let cancelled = decision(DecisionKind::Ordered, None, Some(OrderState::Cancelled));
+        let cancelled = decision(DecisionKind::Ordered, Some(OrderState::Cancelled));
         assert_eq!(
-            kind_of(judge(Some(&cancelled), Some(S::OrderCreated))),
-            findings::NOT_RESTOCKED
+            class_of(judge(Some(&cancelled), Some(&held(S::OrderCreated)))),
+            Class::NotRestocked
+        );
+        let mut foreign = held(S::Enqueued);
+        foreign.request_id = seckill_state_machine::RequestId::parse("q2").unwrap();
+        assert_eq!(
+            class_of(judge(Some(&ordered), Some(&foreign))),
+            Class::IdentityDiffers
         );
     }
 }

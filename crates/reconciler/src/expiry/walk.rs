@@ -9,18 +9,18 @@ use seckill_lua_scripts::{
     Error as RedisError, ErrorKind, Index, IndexMember, Redis, ReservationRecord,
 };
 use seckill_order_store::{
-    DecisionRecord, Discrepancy, Error as StoreError, ErrorKind as StoreErrorKind, Store,
+    DecisionRecord, Error as StoreError, ErrorKind as StoreErrorKind, Overdue, Store,
 };
-use seckill_settlement::{Settled, settle_ordered, settle_rejected};
-use seckill_state_machine::{BucketScope, ReservationId, ReservationStatus};
+use seckill_settlement::{Class, Replayed, Replayer};
+use seckill_state_machine::{BucketScope, OrderRequest, ReservationId, TimestampMs, Traceparent};
 use tokio::time::Instant;
 
 use super::Error;
 use super::judge::{Step, judge};
-use super::tally::{LISTED_MAX, Page, Tally};
-use crate::findings;
+use crate::finding::{Finding, FindingKey};
 use crate::persistence::{Persistence, Seen};
 use crate::rounds::{Round, alert};
+use crate::tally::{Page, Tally};
 
 /// Members of one page: one query to PostgreSQL and as many reads from Redis.
 const PAGE_SIZE: usize = 256;
@@ -31,11 +31,26 @@ const PAGES_PER_TICK: usize = 8;
 /// Reads and steps of one page in flight.
 const CALLS_IN_FLIGHT: usize = 32;
 
+/// How many patiences an undecided reservation may be old before it is told, although its task is
+/// open: by then a worker should have fenced it.
+const FAR_BEYOND: i64 = 2;
+
+/// Both stores, and what brings them to agreement.
+pub struct Tools {
+    /// The one that is checked.
+    pub redis: Redis,
+    /// The one that is right.
+    pub store: Store,
+    /// What settles.
+    pub replayer: Replayer,
+}
+
 /// The state of one bucket's walk.
 pub struct Walk {
     keys: BucketKeys,
+    patience_ms: i64,
     after: Option<IndexMember>,
-    rule: Persistence<(&'static str, String)>,
+    rule: Persistence<FindingKey>,
     tally: Tally,
     /// The last walk that got to the end, until the other buckets' walks have as well.
     finished: Option<Round>,
@@ -47,10 +62,18 @@ struct Member {
     record: Result<Option<ReservationRecord>, RedisError>,
 }
 
+/// What a page has to do once all its members are known.
+#[derive(Default)]
+struct Work {
+    page: Page,
+    undecided: Vec<OrderRequest>,
+}
+
 impl Walk {
-    pub fn new(bucket: BucketScope, grace: Duration) -> Self {
+    pub fn new(bucket: &BucketScope, patience_ms: i64, grace: Duration) -> Self {
         Self {
-            keys: BucketKeys::new(&bucket),
+            keys: BucketKeys::new(bucket),
+            patience_ms,
             after: None,
             rule: Persistence::new(grace),
             tally: Tally::begin(),
@@ -69,13 +92,14 @@ impl Walk {
     }
 
     /// Walks on where the last call stopped.
-    pub async fn go_on(&mut self, redis: &Redis, store: &Store) -> Result<(), Error> {
-        match self.pages(redis, store).await {
+    pub async fn go_on(&mut self, tools: &Tools) -> Result<(), Error> {
+        match self.pages(tools).await {
             // An index that cannot be read stays like that until a person has looked at it.
             Err(Error::Redis(error)) if error.kind() == ErrorKind::Broken => {
                 let mut page = Page::default();
-                self.report(None, findings::UNREADABLE, error.to_string(), &mut page);
-                self.tally.add(page);
+                let finding = Finding::of_bucket(Class::Unreadable, error.to_string(), "");
+                self.report(finding, &mut page);
+                self.tally.add_page(page);
                 self.tally.give_up(error.to_string());
                 self.finish();
                 Ok(())
@@ -84,16 +108,17 @@ impl Walk {
         }
     }
 
-    async fn pages(&mut self, redis: &Redis, store: &Store) -> Result<(), Error> {
-        let now = redis.server_time(&self.keys).await?;
+    async fn pages(&mut self, tools: &Tools) -> Result<(), Error> {
+        let now = tools.redis.server_time(&self.keys).await?;
         for _ in 0..PAGES_PER_TICK {
             let after = self.after.as_ref();
-            let members = redis
+            let members = tools
+                .redis
                 .due(&self.keys, Index::ReservationExpiry, now, after, PAGE_SIZE)
                 .await?;
             // A page that fails half way is walked again, and counts once.
-            let page = self.page(&members, redis, store).await?;
-            self.tally.add(page);
+            let page = self.page(&members, tools, now).await?;
+            self.tally.add_page(page);
             if members.len() < PAGE_SIZE {
                 self.finish();
                 return Ok(());
@@ -108,7 +133,7 @@ impl Walk {
     fn finish(&mut self) {
         self.after = None;
         let tally = std::mem::replace(&mut self.tally, Tally::begin());
-        let mut round = tally.into_round(|kind, detail| self.discrepancy(None, kind, detail));
+        let mut round = tally.into_round(self.keys.scope());
         if round.error.is_none() {
             // Only a walk over all members proves that what it did not see is gone.
             self.rule.end_round();
@@ -123,33 +148,33 @@ impl Walk {
     async fn page(
         &mut self,
         members: &[IndexMember],
-        redis: &Redis,
-        store: &Store,
+        tools: &Tools,
+        now: TimestampMs,
     ) -> Result<Page, Error> {
-        let mut page = Page::default();
-        let ids = self.parse(members, &mut page);
+        let mut work = Work::default();
+        let ids = self.parse(members, &mut work.page);
         if ids.is_empty() {
-            return Ok(page);
+            return Ok(work.page);
         }
-        let decisions = decisions(store, &ids).await?;
+        let decisions = decisions(&tools.store, &ids).await?;
         // Redis is read after PostgreSQL: a reservation that is settled in between is seen as such.
-        for member in read(redis, &self.keys, ids).await {
-            page.checked += 1;
+        for member in read(&tools.redis, &self.keys, ids).await {
+            work.page.checked += 1;
             match decisions.get(&member.id) {
                 Some(Err(damage)) => {
-                    let (id, detail) = (Some(member.id), damage.clone());
-                    self.report(id, findings::UNREADABLE, detail, &mut page);
+                    let finding = Finding::of(Class::Unreadable, &member.id, "", damage);
+                    self.report(finding, &mut work.page);
                 }
                 Some(Ok(decision)) => {
-                    self.member(member, Some(decision), (redis, store), &mut page)
-                        .await?;
+                    self.member(member, Some(decision), tools, &mut work)
+                        .await?
                 }
-                None => {
-                    self.member(member, None, (redis, store), &mut page).await?;
-                }
+                None => self.member(member, None, tools, &mut work).await?,
             }
         }
-        Ok(page)
+        self.overdue(&work.undecided, tools, now, &mut work.page)
+            .await?;
+        Ok(work.page)
     }
 
     fn parse(&mut self, members: &[IndexMember], page: &mut Page) -> Vec<ReservationId> {
@@ -158,8 +183,9 @@ impl Walk {
             match ReservationId::parse(member.member.as_str()) {
                 Ok(id) => ids.push(id),
                 Err(_) => {
-                    let detail = format!("{} is no reservation id", member.member.escape_debug());
-                    self.report(None, findings::UNREADABLE, detail, page);
+                    let member = member.member.escape_debug();
+                    let redis = format!("reservation_expiry names {member}");
+                    self.report(Finding::of_bucket(Class::IndexStray, redis, ""), page);
                 }
             }
         }
@@ -170,68 +196,90 @@ impl Walk {
         &mut self,
         member: Member,
         decision: Option<&DecisionRecord>,
-        (redis, store): (&Redis, &Store),
-        page: &mut Page,
+        tools: &Tools,
+        work: &mut Work,
     ) -> Result<(), Error> {
         let id = member.id;
         let record = match member.record {
             Ok(record) => record,
-            Err(error) => return self.damaged(id, error, page),
-        };
-        let (decision, settled) = match judge(decision, record.as_ref().map(|r| r.status)) {
-            Step::SettleOrdered(order_id) => {
-                let settled = settle_ordered(redis, &self.keys, &id, &order_id).await;
-                ("ordered", settled)
-            }
-            Step::SettleRejected(reason) => {
-                let settled = settle_rejected(redis, &self.keys, &id, reason).await;
-                ("rejected", settled)
-            }
-            Step::HandOver => {
-                if let Some(record) = record {
-                    self.hand_over(&record, store, page).await?;
-                }
+            // Damage is reported and does not end the walk; silence does.
+            Err(error) if error.kind() == ErrorKind::Broken => {
+                let finding = Finding::of(Class::Unreadable, &id, error.to_string(), "");
+                self.report(finding, &mut work.page);
                 return Ok(());
             }
-            Step::Report { kind, detail } => {
-                self.report(Some(id), kind, detail, page);
-                return Ok(());
-            }
+            Err(error) => return Err(error.into()),
         };
-        match settled {
-            Ok(settled) => {
-                self.settled(id, decision, settled, page);
-                Ok(())
+        match (judge(decision, record.as_ref()), decision, record) {
+            (None, _, _) => {
+                let redis = "no reservation, member of reservation_expiry";
+                let stray = Finding::of(Class::IndexStray, &id, redis, "undecided");
+                self.report(stray, &mut work.page);
             }
-            Err(error) => self.damaged(id, error, page),
+            (Some(Step::Settle), Some(decision), _) => {
+                let replayed = tools.replayer.replay(decision).await?;
+                self.replayed(&id, &replayed, &mut work.page);
+            }
+            (Some(Step::HandOver), _, Some(record)) => {
+                self.hand_over(&record, &tools.store, &mut work.page)
+                    .await?;
+            }
+            (Some(Step::Undecided), _, Some(record)) => {
+                work.undecided.push(record.order_request());
+            }
+            (Some(Step::Report(finding)), _, _) => self.report(finding, &mut work.page),
+            // Nothing is settled without a decision, and nothing handed over that is not there.
+            (Some(Step::Settle | Step::HandOver | Step::Undecided), _, _) => {}
         }
-    }
-
-    /// Damage is reported and does not end the walk; silence does.
-    fn damaged(
-        &mut self,
-        id: ReservationId,
-        error: RedisError,
-        page: &mut Page,
-    ) -> Result<(), Error> {
-        if error.kind() != ErrorKind::Broken {
-            return Err(error.into());
-        }
-        self.report(Some(id), findings::UNREADABLE, error.to_string(), page);
         Ok(())
     }
 
-    fn settled(&mut self, id: ReservationId, decision: &str, settled: Settled, page: &mut Page) {
-        match settled {
-            Settled::Agreed { .. } => page.settled += 1,
-            // Gone since it was read; the next walk sees what is left.
-            Settled::Missing | Settled::BucketGone => {}
-            Settled::Contradiction { code, status } => {
-                let found = status.map_or("unknown", ReservationStatus::as_str);
-                let detail = format!("postgresql: {decision}; redis: {found} ({code})");
-                self.report(Some(id), findings::CONTRADICTION, detail, page);
+    fn replayed(&mut self, id: &ReservationId, replayed: &Replayed, page: &mut Page) {
+        match replayed.difference() {
+            Some((word, detail)) => {
+                let class = Class::parse(word).unwrap_or(Class::Contradiction);
+                self.report(Finding::of(class, id, detail, ""), page);
+            }
+            None if replayed.agrees() => page.settled += 1,
+            // At work, or gone since it was read; the next walk sees what is left.
+            None => {}
+        }
+    }
+
+    /// Hands over what nobody has decided within its activity's patience. PostgreSQL decides whether
+    /// that is over: it knows when patience stood still. Within it, an undecided reservation is none
+    /// of anybody's business.
+    async fn overdue(
+        &mut self,
+        undecided: &[OrderRequest],
+        tools: &Tools,
+        now: TimestampMs,
+        page: &mut Page,
+    ) -> Result<(), Error> {
+        if undecided.is_empty() {
+            return Ok(());
+        }
+        let verdicts = tools.store.hand_over_overdue(undecided).await?;
+        for (request, verdict) in undecided.iter().zip(verdicts) {
+            let id = &request.reservation_id;
+            if verdict == Overdue::Opened {
+                page.settled += 1;
+                tracing::warn!(
+                    reservation_id = %id,
+                    bucket = %request.bucket,
+                    trace_id = request.traceparent.as_ref().map(Traceparent::trace_id),
+                    "undecided beyond its patience: handed over to the compensation worker"
+                );
+            }
+            let age_ms = now.get() - request.reserved_at_ms.get();
+            let is_far = age_ms > self.patience_ms.saturating_mul(FAR_BEYOND);
+            if verdict == Overdue::AlreadyOpen && is_far {
+                let finding =
+                    Finding::of(Class::Overdue, id, "open", "undecided, its task is open");
+                self.report(finding, page);
             }
         }
+        Ok(())
     }
 
     /// Opens the compensation task of a reservation that nobody has released for longer than that
@@ -244,16 +292,16 @@ impl Walk {
         page: &mut Page,
     ) -> Result<(), Error> {
         let id = &record.reservation_id;
-        let key = (findings::NOT_RELEASED, id.to_string());
-        let seen = self.rule.see(key, Instant::now());
+        let mut finding = Finding::of(Class::NotReleased, id, record.status.as_str(), "given up");
+        let seen = self.rule.see(finding.key(), Instant::now());
         if seen == Seen::Waiting {
+            page.waiting.push(finding.in_bucket(self.keys.scope()));
             return Ok(());
         }
-        let mut detail = format!("postgresql: given up; redis: {}", record.status);
         let handed_over = match store.hand_over(&record.order_request()).await {
             Ok(()) => true,
             Err(error) if is_refused(&error) => {
-                detail = format!("{detail}; its task cannot be opened: {error}");
+                finding.evidence.postgres = format!("given up; its task cannot be opened: {error}");
                 false
             }
             Err(error) => return Err(error.into()),
@@ -263,40 +311,24 @@ impl Walk {
             let bucket = self.keys.scope();
             tracing::warn!(reservation_id = %id, %bucket, "handed over to the compensation worker");
         }
-        let found = self.discrepancy(Some(id.clone()), findings::NOT_RELEASED, detail);
-        page.found.push((findings::NOT_RELEASED, found));
+        page.found
+            .push((finding.class, finding.in_bucket(self.keys.scope())));
         Ok(())
     }
 
     /// Notes a difference, which counts if it stays.
-    fn report(
-        &mut self,
-        id: Option<ReservationId>,
-        kind: &'static str,
-        detail: String,
-        page: &mut Page,
-    ) {
-        let name = id
-            .as_ref()
-            .map_or_else(|| detail.clone(), ToString::to_string);
-        let seen = self.rule.see((kind, name), Instant::now());
+    fn report(&mut self, finding: Finding, page: &mut Page) {
+        let class = finding.class;
+        let seen = self.rule.see(finding.key(), Instant::now());
+        let found = finding.in_bucket(self.keys.scope());
         if seen == Seen::Waiting {
+            page.waiting.push(found);
             return;
         }
-        let found = self.discrepancy(id, kind, detail);
-        if seen == Seen::Confirmed && self.tally.count(kind) < LISTED_MAX {
-            alert(&found);
+        if seen == Seen::Confirmed && self.tally.is_listed(class) {
+            alert(&found, class);
         }
-        page.found.push((kind, found));
-    }
-
-    fn discrepancy(
-        &self,
-        reservation_id: Option<ReservationId>,
-        kind: &'static str,
-        detail: String,
-    ) -> Discrepancy {
-        Discrepancy::new(kind, self.keys.scope().clone(), reservation_id, detail)
+        page.found.push((class, found));
     }
 }
 

@@ -4,7 +4,9 @@ use seckill_lua_scripts::Stock;
 use seckill_order_store::BucketTotals;
 use seckill_state_machine::ActivityState;
 
-use crate::findings;
+use seckill_settlement::Class;
+
+use crate::finding::Finding;
 
 /// What Redis had for a bucket at one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,101 +32,71 @@ pub struct Sight {
     pub after: InRedis,
 }
 
-/// One difference.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
-    /// Its name.
-    pub kind: &'static str,
-    /// Both sides' values.
-    pub detail: String,
-}
-
-impl Difference {
-    /// What must stay the same for it to count. A difference whose values move is still on its way,
-    /// except for one that nothing on its way can cause.
-    #[must_use]
-    pub fn lasting(&self) -> (&'static str, String) {
-        let values = match self.kind {
-            findings::HELD_BELOW_ORDERS => String::new(),
-            _ => self.detail.clone(),
-        };
-        (self.kind, values)
-    }
-}
-
 /// The differences of a bucket whose counters in Redis cannot be read.
 #[must_use]
-pub fn unreadable(totals: &BucketTotals, damage: &str) -> Vec<Difference> {
+pub fn unreadable(totals: &BucketTotals, damage: &str) -> Vec<Finding> {
     let mut found = Vec::from_iter(postgres(totals));
-    found.push(Difference {
-        kind: findings::UNREADABLE,
-        detail: damage.to_owned(),
-    });
+    found.push(Finding::of_bucket(Class::Unreadable, damage, ""));
     found
 }
 
 /// What PostgreSQL's side says against itself.
-fn postgres(totals: &BucketTotals) -> Option<Difference> {
+fn postgres(totals: &BucketTotals) -> Option<Finding> {
     let (total, available, sold) = (totals.total, totals.available, totals.sold);
     let (active, journal) = (totals.active_units, totals.journal_units);
-    (!totals.is_conserved()).then(|| Difference {
-        kind: findings::POSTGRES_NOT_CONSERVED,
-        detail: format!(
+    (!totals.is_conserved()).then(|| {
+        let words = format!(
             "total {total}, available {available} (journal {journal}), sold {sold} (orders {active})"
-        ),
+        );
+        Finding::of_bucket(Class::PostgresNotConserved, "", words)
     })
 }
 
 /// Compares the two sides. What it returns counts only if it stays the same.
 #[must_use]
-pub fn compare(sight: &Sight) -> Vec<Difference> {
+pub fn compare(sight: &Sight) -> Vec<Finding> {
     let totals = &sight.totals;
+    let (total, sold) = (totals.total, totals.active_units);
     let mut found = Vec::from_iter(postgres(totals));
-    let mut note = |kind, detail| found.push(Difference { kind, detail });
     let Some(stock) = sight.after.stock else {
-        // Before its preheat a version has nothing in Redis.
-        if sight.state != ActivityState::Prepared {
-            note(
-                findings::STOCK_MISSING,
-                format!("postgresql: total {}", totals.total),
-            );
+        if owes_redis(sight.state, totals) {
+            let words = format!("total {total}");
+            found.push(Finding::of_bucket(Class::StockMissing, "nothing", words));
         }
         return found;
     };
     let counters = stock.counters;
+    let (initial, available, held) = (counters.initial, counters.available, counters.reserved);
     if !counters.is_conserved() {
-        let (initial, available, reserved) =
-            (counters.initial, counters.available, counters.reserved);
-        note(
-            findings::REDIS_NOT_CONSERVED,
-            format!("initial {initial}, available {available}, reserved {reserved}"),
-        );
+        let words = format!("initial {initial}, available {available}, reserved {held}");
+        found.push(Finding::of_bucket(Class::RedisNotConserved, words, ""));
     }
-    if counters.initial != totals.total {
-        note(
-            findings::INITIAL_DIFFERS,
-            format!("redis: {}, postgresql: {}", counters.initial, totals.total),
-        );
+    if initial != total {
+        let words = (format!("initial {initial}"), format!("total {total}"));
+        found.push(Finding::of_bucket(Class::InitialDiffers, words.0, words.1));
     }
-    // Redis was read last, and a unit is held before it is sold: no lag can make this true.
-    if counters.reserved < totals.active_units {
-        note(
-            findings::HELD_BELOW_ORDERS,
-            format!(
-                "redis: {} held, postgresql: {} sold",
-                counters.reserved, totals.active_units
-            ),
-        );
-    } else if sight.before == sight.after && !explains_open(sight, counters.reserved) {
-        note(
-            findings::UNITS_UNACCOUNTED,
-            format!(
-                "redis: {} held, {} reservations open; postgresql: {} sold",
-                counters.reserved, sight.after.open, totals.active_units
-            ),
-        );
+    let postgres = format!("{sold} sold");
+    // Redis was read last, and a unit is held before it is sold: no lag can make this true. It counts
+    // whatever its values do meanwhile.
+    if held < sold {
+        let below = Finding::of_bucket(Class::HeldBelowOrders, format!("{held} held"), postgres);
+        found.push(below.about(""));
+    } else if sight.before == sight.after && !explains_open(sight, held) {
+        let words = format!("{held} held, {} reservations open", sight.after.open);
+        found.push(Finding::of_bucket(Class::UnitsUnaccounted, words, postgres));
     }
     found
+}
+
+/// Whether a version must have something in Redis: not before its preheat, and not when it was closed
+/// without a sale.
+#[must_use]
+pub fn owes_redis(state: ActivityState, totals: &BucketTotals) -> bool {
+    match state {
+        ActivityState::Prepared => false,
+        ActivityState::Closed => totals.active_units > 0,
+        ActivityState::Active | ActivityState::Paused => true,
+    }
 }
 
 /// Whether the open reservations explain the units that are held and not sold. Only a bucket that did
@@ -174,8 +146,11 @@ mod tests {
         }
     }
 
-    fn kinds(sight: &Sight) -> Vec<&'static str> {
-        compare(sight).into_iter().map(|found| found.kind).collect()
+    fn kinds(sight: &Sight) -> Vec<Class> {
+        compare(sight)
+            .into_iter()
+            .map(|found| found.class)
+            .collect()
     }
 
     #[test]
@@ -200,30 +175,18 @@ mod tests {
 
     #[test]
     fn planted_damage_is_named() {
-        assert_eq!(
-            kinds(&sight(redis(5, 4, 0), 4)),
-            [findings::REDIS_NOT_CONSERVED]
-        );
-        assert_eq!(
-            kinds(&sight(redis(7, 3, 0), 4)),
-            [findings::HELD_BELOW_ORDERS]
-        );
-        assert_eq!(
-            kinds(&sight(redis(5, 5, 0), 4)),
-            [findings::UNITS_UNACCOUNTED]
-        );
-        assert_eq!(
-            kinds(&sight(redis(5, 5, 3), 4)),
-            [findings::UNITS_UNACCOUNTED]
-        );
+        assert_eq!(kinds(&sight(redis(5, 4, 0), 4)), [Class::RedisNotConserved]);
+        assert_eq!(kinds(&sight(redis(7, 3, 0), 4)), [Class::HeldBelowOrders]);
+        assert_eq!(kinds(&sight(redis(5, 5, 0), 4)), [Class::UnitsUnaccounted]);
+        assert_eq!(kinds(&sight(redis(5, 5, 3), 4)), [Class::UnitsUnaccounted]);
         let mut short = sight(redis(6, 4, 0), 4);
         short.totals.total = 11;
         short.totals.available = 7;
         short.totals.journal_units = 7;
-        assert_eq!(kinds(&short), [findings::INITIAL_DIFFERS]);
+        assert_eq!(kinds(&short), [Class::InitialDiffers]);
         let mut oversold = sight(redis(6, 4, 0), 4);
         oversold.totals.active_units = 3;
-        assert!(kinds(&oversold).contains(&findings::POSTGRES_NOT_CONSERVED));
+        assert!(kinds(&oversold).contains(&Class::PostgresNotConserved));
     }
 
     #[test]
@@ -233,14 +196,14 @@ mod tests {
             let found = unreadable(totals, "stock is malformed");
             found
                 .into_iter()
-                .map(|found| found.kind)
+                .map(|found| found.class)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(kinds(&totals), [findings::UNREADABLE]);
+        assert_eq!(kinds(&totals), [Class::Unreadable]);
         totals.sold += 1;
         assert_eq!(
             kinds(&totals),
-            [findings::POSTGRES_NOT_CONSERVED, findings::UNREADABLE]
+            [Class::PostgresNotConserved, Class::Unreadable]
         );
     }
 
@@ -250,11 +213,17 @@ mod tests {
             stock: None,
             open: 0,
         };
-        assert_eq!(kinds(&sight(nothing, 0)), [findings::STOCK_MISSING]);
+        assert_eq!(kinds(&sight(nothing, 0)), [Class::StockMissing]);
         let prepared = Sight {
             state: ActivityState::Prepared,
             ..sight(nothing, 0)
         };
         assert!(compare(&prepared).is_empty());
+        let closed = |sold| Sight {
+            state: ActivityState::Closed,
+            ..sight(nothing, sold)
+        };
+        assert!(compare(&closed(0)).is_empty());
+        assert!(!compare(&closed(1)).is_empty());
     }
 }

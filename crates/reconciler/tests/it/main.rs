@@ -1,5 +1,11 @@
 //! The reconciler as a process of its own, on real servers, with damage that the tests plant.
 
+mod failover;
+mod healthy;
+mod patience;
+mod planted;
+mod retention;
+
 use std::time::Duration;
 
 use seckill_integration_tests::{Plan, Sale, Sandbox, Service, Services};
@@ -12,13 +18,23 @@ const SOON: Duration = Duration::from_secs(60);
 const GRACE_MS: u64 = 1_500;
 
 async fn reconciler(sandbox: &Sandbox) -> ServiceProcess {
+    reconciler_with(sandbox, GRACE_MS).await
+}
+
+/// A reconciler whose loops run as often as tests can wait for.
+async fn reconciler_with(sandbox: &Sandbox, grace_ms: u64) -> ServiceProcess {
     sandbox
         .service(Service::Reconciler)
-        .env("SECKILL_RECONCILER_GRACE_MS", GRACE_MS)
+        .env("SECKILL_RECONCILER_GRACE_MS", grace_ms)
         .env("SECKILL_RECONCILER_EXPIRY_INTERVAL_MS", 200)
         .env("SECKILL_RECONCILER_TOTALS_INTERVAL_MS", 300)
         .env("SECKILL_RECONCILER_HOLDERS_INTERVAL_MS", 500)
-        .env("SECKILL_RECONCILER_SCAN_PAUSE_MS", 10)
+        .env("SECKILL_RECONCILER_SCAN_PAUSE_MS", 2)
+        .env("SECKILL_RECONCILER_WATCH_INTERVAL_MS", 200)
+        .env("SECKILL_RECONCILER_RECOVERY_INTERVAL_MS", 200)
+        .env("SECKILL_RECONCILER_WINDOW_DELAY_MS", 500)
+        .env("SECKILL_RECONCILER_RETENTION_INTERVAL_MS", 300)
+        .env("SECKILL_RECONCILER_RETENTION_MARGIN_MS", 1_000)
         .start()
         .await
 }
@@ -112,7 +128,7 @@ async fn a_lost_settlement_is_made_up_for_behind_members_that_stay() {
         }
     })
     .await;
-    kind_is_open(&sandbox, "reservation_missing").await;
+    kind_is_open(&sandbox, "index_stray").await;
     process.stop(SOON).await;
 }
 
@@ -124,33 +140,6 @@ fn stranger(number: u32) -> String {
         .map(|digit| char::from(b'a' + digit - b'0'))
         .collect::<String>();
     format!("{digits:z>26}")
-}
-
-/// Goal: an undecided reservation is reported and never released by a timer (BIZ-08).
-#[tokio::test(flavor = "multi_thread")]
-async fn an_undecided_reservation_is_reported_and_stays() {
-    let sandbox = Sandbox::start().await;
-    let sale = sandbox
-        .open(&Plan::new(5).term("reservation-ttl-ms", 1_000))
-        .await;
-    let front = sandbox.run(Service::Front).await;
-    let id = sandbox.client(&front).buy(&sale, "u1", "q1").await;
-    let process = reconciler(&sandbox).await;
-    process.allow_errors("redis and postgresql differ");
-    kind_is_open(&sandbox, "undecided").await;
-    let reservation = sale.key(0, &format!("resv:{id}"));
-    let status = sandbox
-        .redis()
-        .cli(&["HGET", &reservation, "status"])
-        .await
-        .text();
-    assert_eq!(status, "ENQUEUED");
-    // Its decision ends the report.
-    let consumer = sandbox.run(Service::Consumer).await;
-    nothing_is_open(&sandbox).await;
-    for service in [consumer, process, front] {
-        service.stop(SOON).await;
-    }
 }
 
 /// Goal: planted damage is named, and a repaired bucket is no difference any more.

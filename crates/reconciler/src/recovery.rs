@@ -1,0 +1,347 @@
+//! After a failover: replays PostgreSQL's decisions at once, and keeps the recovery window of each
+//! bucket until nothing from before the failover can become an order any more (M7).
+//!
+//! A failover shows as another run id of the server behind a bucket. It may have lost the newest writes
+//! of that bucket, the activity's state among them. Whoever repeats a request whose reservation was lost
+//! must not be refused afresh while the first attempt may still become an order: the window says so in
+//! the bucket's meta, and ends when all of this is true:
+//!
+//! 1. no front holds a first send from before any more (they drop it after 10 s, and one that is on
+//!    its way ends within the send's time limit): the delay of this module;
+//! 2. every message that had been sent by then is consumed: the ends of the queues, taken after the
+//!    delay, have been acknowledged;
+//! 3. a replay that began after that found nothing to do.
+//!
+//! PostgreSQL is written first when a window opens, and Redis first when it ends:
+//!
+//! | crash or loss here | is left | who repairs it |
+//! | --- | --- | --- |
+//! | failover, nobody has looked yet | no window | the fronts assume one for 10 s after they reconnect; the next look opens it |
+//! | row opened, meta not written | a window that the fronts do not see | the next look of any replica writes meta: it does so for every open window |
+//! | meta written, state not restored or not all replayed | an open window | the next look goes on; every step is idempotent |
+//! | another failover lost meta's word | another run id | the window is opened afresh, its ends taken anew |
+//! | ends taken, not recorded | an open window without ends | the next look takes later ends |
+//! | meta cleared, row still open | a window that the fronts do not see | the next look writes meta again and ends the window later |
+//! | the whole bucket is gone | an open window, no meta to write | an operator rebuilds it; the window ends as any other |
+//!
+//! Were meta written first, another failover before the row was written would leave no trace of the
+//! first one. Were the row closed first, a crash would leave a window in meta that nobody ends.
+
+mod progress;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use seckill_key_layout::BucketKeys;
+use seckill_lua_scripts::{
+    Error as RedisError, Recovery as InMeta, Redis, SetRecovery, SetRecoveryReply,
+};
+use seckill_message_bus::{Admin, Error as BusError, Group, QueuePosition, Topic, has_reached};
+use seckill_order_store::{Error as StoreError, QueueEnd, RecoveryWindow, Store};
+use seckill_settlement::{Error as SettlementError, Repairer, Replayer, Tally};
+use seckill_state_machine::{Activity, BucketScope, TimestampMs};
+use tokio::time::Instant;
+
+use progress::Progress;
+
+/// Buckets asked for their server at once.
+const BUCKETS_AT_ONCE: usize = 32;
+
+/// Buckets replayed at once: each has 64 decisions in flight.
+const REPLAYS_AT_ONCE: usize = 4;
+
+/// Why a look did not get through.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Redis did not answer.
+    #[error(transparent)]
+    Redis(#[from] RedisError),
+    /// PostgreSQL did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The broker did not answer.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// A replay did not get through.
+    #[error(transparent)]
+    Settlement(#[from] SettlementError),
+}
+
+/// Looks after all open buckets.
+pub struct Recovery {
+    redis: Redis,
+    store: Store,
+    admin: Arc<Admin>,
+    replayer: Replayer,
+    repairer: Repairer,
+    delay: Duration,
+    progress: HashMap<BucketScope, Progress>,
+}
+
+/// An open window, and when it was opened.
+type Open = (RecoveryWindow, TimestampMs);
+
+impl Recovery {
+    /// `delay` is how long after the opening a message from before may still be sent.
+    #[must_use]
+    pub fn new(redis: Redis, store: Store, admin: Arc<Admin>, delay: Duration) -> Self {
+        Self {
+            replayer: Replayer::new(redis.clone(), store.clone()),
+            repairer: Repairer::new(redis.clone(), store.clone()),
+            redis,
+            store,
+            admin,
+            delay,
+            progress: HashMap::new(),
+        }
+    }
+
+    /// One look at every open bucket, and the next step of every open window.
+    ///
+    /// # Errors
+    /// The first failure, after every version and every window had its turn.
+    pub async fn look(&mut self) -> Result<(), Error> {
+        let activities = self.store.open_scopes().await?;
+        let mut failure = None;
+        let mut open = Vec::new();
+        for activity in &activities {
+            match self.version(activity).await {
+                Ok(windows) => open.extend(windows),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        self.progress
+            .retain(|bucket, _| open.iter().any(|(window, _)| window.bucket == *bucket));
+        let steps = [
+            self.hold(&open).await,
+            self.replay(&open).await,
+            self.take_ends(&open).await,
+            self.end(&open).await,
+        ];
+        let failure = steps
+            .into_iter()
+            .filter_map(Result::err)
+            .fold(failure, |first, error| first.or(Some(error)));
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Asks each bucket's server who it is; returns the version's open windows.
+    async fn version(&self, activity: &Activity) -> Result<Vec<Open>, Error> {
+        let scope = &activity.settings.scope;
+        let known: HashMap<BucketScope, String> = self
+            .store
+            .recovery_windows(scope)
+            .await?
+            .into_iter()
+            .map(|window| (window.bucket, window.run_id))
+            .collect();
+        let mut sights = Vec::new();
+        for bucket_id in activity.settings.bucket_count.buckets() {
+            let bucket = scope.bucket(bucket_id);
+            let known = known.get(&bucket);
+            sights.push(self.sight(bucket, known.map(String::as_str)));
+        }
+        let mut sights = futures::stream::iter(sights).buffer_unordered(BUCKETS_AT_ONCE);
+        let mut failure = None;
+        while let Some(sight) = sights.next().await {
+            failure = failure.or(sight.err());
+        }
+        drop(sights);
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let windows = self.store.recovery_windows(scope).await?;
+        let open = windows.into_iter().filter_map(|window| {
+            let opened_at = window.opened_at_ms?;
+            Some((window, opened_at))
+        });
+        Ok(open.collect())
+    }
+
+    async fn sight(&self, bucket: BucketScope, known: Option<&str>) -> Result<(), Error> {
+        let keys = BucketKeys::new(&bucket);
+        let run_id = self.redis.run_id(&keys).await?;
+        match known {
+            Some(known) if known == run_id => {}
+            None => {
+                self.store.saw_run_id(&bucket, &run_id).await?;
+            }
+            Some(known) => {
+                let reason = format!("run id {run_id} instead of {known}");
+                if self.store.open_window(&bucket, &run_id, &reason).await? {
+                    tracing::warn!(%bucket, reason, "another redis serves a bucket: its recovery begins");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Says in meta what PostgreSQL says, again and again: another failover may have lost it. A bucket
+    /// that an operator rebuilds is not touched.
+    async fn hold(&self, open: &[Open]) -> Result<(), Error> {
+        for (window, _) in open {
+            let keys = BucketKeys::new(&window.bucket);
+            let reply = self
+                .redis
+                .set_recovery(&SetRecovery {
+                    keys: &keys,
+                    recovery: InMeta::Window,
+                    expected: Some(InMeta::None),
+                })
+                .await?;
+            match reply {
+                SetRecoveryReply::Set => {
+                    tracing::info!(bucket = %window.bucket, "the fronts know of the recovery window");
+                    // The change of a state may be among what was lost. PostgreSQL is always written
+                    // first, so that this never undoes one that is under way.
+                    self.repairer.restore_state(&keys).await?;
+                }
+                SetRecoveryReply::Unchanged
+                | SetRecoveryReply::ConfigMissing
+                | SetRecoveryReply::ScopeMismatch
+                | SetRecoveryReply::Moved { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Replays the buckets whose last round was not clean.
+    async fn replay(&mut self, open: &[Open]) -> Result<(), Error> {
+        let now = Instant::now();
+        for (window, opened_at) in open {
+            let progress = self.progress.entry(window.bucket.clone()).or_default();
+            progress.follow(*opened_at);
+        }
+        let due: Vec<&BucketScope> = open
+            .iter()
+            .map(|(window, _)| &window.bucket)
+            .filter(|bucket| self.progress.get(bucket).is_some_and(|p| p.is_due(now)))
+            .collect();
+        self.replay_all(due).await
+    }
+
+    async fn replay_all(&mut self, buckets: Vec<&BucketScope>) -> Result<(), Error> {
+        let mut rounds = Vec::new();
+        for bucket in buckets {
+            rounds.push(round(&self.replayer, bucket));
+        }
+        let mut rounds = futures::stream::iter(rounds).buffer_unordered(REPLAYS_AT_ONCE);
+        let mut failure = None;
+        while let Some((bucket, began, end)) = rounds.next().await {
+            match end {
+                Ok(tally) => {
+                    if tally.changed() + tally.open() > 0 {
+                        tracing::info!(%bucket, ?tally, "replayed a bucket's decisions");
+                    }
+                    if let Some(progress) = self.progress.get_mut(bucket) {
+                        progress.replayed(began, &tally);
+                    }
+                }
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        failure.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Once nothing from before can be sent any more: how far must be consumed.
+    async fn take_ends(&self, open: &[Open]) -> Result<(), Error> {
+        let delay_ms = i64::try_from(self.delay.as_millis()).unwrap_or(i64::MAX);
+        let due: Vec<RecoveryWindow> = open
+            .iter()
+            .map(|(window, _)| window)
+            .filter(|window| window.ends.is_none())
+            .filter(|window| window.open_for_ms.is_some_and(|open| open >= delay_ms))
+            .cloned()
+            .collect();
+        if due.is_empty() {
+            return Ok(());
+        }
+        let ends = self.admin.queue_ends(Topic::OrderRequest).await?;
+        let ends: Vec<QueueEnd> = ends
+            .into_iter()
+            .map(|(queue, offset)| QueueEnd { queue, offset })
+            .collect();
+        self.store.set_window_ends(&due, &ends).await?;
+        Ok(())
+    }
+
+    /// Ends the windows whose backlog is consumed and whose replay since then was clean.
+    async fn end(&mut self, open: &[Open]) -> Result<(), Error> {
+        let with_ends: Vec<(&Open, Vec<QueuePosition>)> = open
+            .iter()
+            .filter_map(|open| Some((open, positions(open.0.ends.as_ref()?))))
+            .collect();
+        if with_ends.is_empty() {
+            return Ok(());
+        }
+        let consumed = self
+            .admin
+            .consumed(Group::OrderConsumer, Topic::OrderRequest)
+            .await?;
+        let reached: Vec<&Open> = with_ends
+            .into_iter()
+            .filter(|(_, ends)| has_reached(ends, &consumed))
+            .map(|(open, _)| open)
+            .collect();
+        let now = Instant::now();
+        let mut buckets = Vec::new();
+        for (window, _) in &reached {
+            if let Some(progress) = self.progress.get_mut(&window.bucket) {
+                progress.reached(now);
+                if progress.needs_last_round() {
+                    buckets.push(&window.bucket);
+                }
+            }
+        }
+        self.replay_all(buckets).await?;
+        for (window, opened_at) in reached {
+            let progress = self.progress.get(&window.bucket);
+            if progress.is_some_and(Progress::is_over) {
+                self.close(window, *opened_at).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn close(&self, window: &RecoveryWindow, opened_at: TimestampMs) -> Result<(), Error> {
+        let bucket = &window.bucket;
+        let keys = BucketKeys::new(bucket);
+        let reply = self
+            .redis
+            .set_recovery(&SetRecovery {
+                keys: &keys,
+                recovery: InMeta::None,
+                expected: Some(InMeta::Window),
+            })
+            .await?;
+        if matches!(reply, SetRecoveryReply::Moved { .. }) {
+            // An operator is rebuilding it.
+            return Ok(());
+        }
+        if self.store.close_window(bucket, opened_at).await? {
+            tracing::info!(%bucket, "the recovery of a bucket is over");
+        }
+        Ok(())
+    }
+}
+
+/// A round over one bucket, and when it began. What is left is told by the sweep.
+async fn round<'a>(
+    replayer: &Replayer,
+    bucket: &'a BucketScope,
+) -> (&'a BucketScope, Instant, Result<Tally, SettlementError>) {
+    let began = Instant::now();
+    (
+        bucket,
+        began,
+        replayer.replay_bucket(bucket, |_, _| ()).await,
+    )
+}
+
+fn positions(ends: &[QueueEnd]) -> Vec<QueuePosition> {
+    ends.iter()
+        .map(|end| (end.queue.clone(), end.offset))
+        .collect()
+}
