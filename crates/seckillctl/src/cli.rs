@@ -5,7 +5,7 @@ use seckill_message_bus::BusRuntime;
 
 use crate::exit::Verdict;
 use crate::output::Output;
-use crate::{activity, audit, dlq, doctor, migrate, order, reservation, sale};
+use crate::{activity, audit, dlq, doctor, migrate, order, reconcile, reservation, sale};
 
 /// Operates a flash sale: schema, activities, inspection, audit, repair, load
 #[derive(Debug, Parser)]
@@ -45,6 +45,9 @@ pub enum Command {
     /// List, show, replay or discard messages that could not be processed
     #[command(subcommand)]
     Dlq(dlq::Command),
+    /// Plan, apply or report what brings Redis and PostgreSQL back together
+    #[command(subcommand)]
+    Reconcile(reconcile::Command),
     /// Check a running installation and say what to change
     ///
     /// Reads only. A dependency that is down is a line of the report; it ends with 1 when a line is
@@ -63,7 +66,7 @@ impl Command {
             Self::Migrate(_) | Self::Sale(_) | Self::Doctor(_) => true,
             Self::Audit(args) => args.asks_broker(),
             Self::Dlq(command) => command.needs_bus(),
-            Self::Activity(_) | Self::Reservation(_) | Self::Order(_) => false,
+            Self::Activity(_) | Self::Reservation(_) | Self::Order(_) | Self::Reconcile(_) => false,
         }
     }
 
@@ -78,6 +81,7 @@ impl Command {
             Self::Reservation(command) => reservation::run(command, output).await,
             Self::Order(command) => order::run(command, output).await,
             Self::Audit(args) => audit::run(*args, output, bus).await,
+            Self::Reconcile(command) => reconcile::run(command, output).await,
             Self::Dlq(command) => dlq::run(command, output, bus).await,
             Self::Doctor(args) => doctor::run(*args, output, bus).await,
             Self::Sale(command) => sale::run(command, output, bus).await,

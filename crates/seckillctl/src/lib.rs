@@ -25,6 +25,7 @@ mod exit;
 mod migrate;
 mod order;
 mod output;
+mod reconcile;
 mod reservation;
 mod sale;
 mod scope;

@@ -10,7 +10,7 @@ async fn help(command: &[&str]) -> String {
 
 #[tokio::test]
 async fn help_of_every_command_is_known() {
-    let commands: [&[&str]; 22] = [
+    let commands: [&[&str]; 27] = [
         &[],
         &["migrate"],
         &["activity"],
@@ -26,6 +26,11 @@ async fn help_of_every_command_is_known() {
         &["order", "cancel"],
         &["audit"],
         &["doctor"],
+        &["reconcile"],
+        &["reconcile", "plan"],
+        &["reconcile", "apply"],
+        &["reconcile", "resolve"],
+        &["reconcile", "report"],
         &["dlq"],
         &["dlq", "list"],
         &["dlq", "show"],

@@ -11,5 +11,6 @@ mod dlq;
 mod doctor;
 mod lifecycle;
 mod rebuild;
+mod reconcile;
 mod sale;
 mod world;
