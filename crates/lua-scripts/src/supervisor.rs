@@ -218,8 +218,8 @@ impl Supervisor {
         }
     }
 
-    /// Opens the connection anew, and in a cluster asks who serves which slot. It goes on in the background when it takes longer than a server may be
-    /// silent, and shows as an event then.
+    /// Opens the connection anew, and in a cluster asks who serves which slot. It goes on in the
+    /// background when it takes longer than a server may be silent, and shows as an event then.
     async fn look_again(&self) {
         warn!(
             connection = self.index,

@@ -62,10 +62,12 @@ fn now_ms() -> Option<i64> {
 fn judge(ahead: &[(&str, i64)]) -> Finding {
     let values = || ahead.iter().map(|(_, skew)| *skew);
     let spread = values().max().unwrap_or(0) - values().min().unwrap_or(0);
-    let grade = match spread {
-        ..=SKEW_LOOK_MS => Grade::Ok,
-        ..=SKEW_MAX_MS => Grade::Warn,
-        _ => Grade::Fail,
+    let grade = if spread <= SKEW_LOOK_MS {
+        Grade::Ok
+    } else if spread <= SKEW_MAX_MS {
+        Grade::Warn
+    } else {
+        Grade::Fail
     };
     let found: Vec<String> = ahead
         .iter()
