@@ -81,9 +81,9 @@ impl Command {
             Self::Reservation(command) => reservation::run(command, output).await,
             Self::Order(command) => order::run(command, output).await,
             Self::Audit(args) => audit::run(*args, output, bus).await,
-            Self::Reconcile(command) => reconcile::run(command, output).await,
+            Self::Reconcile(command) => Box::pin(reconcile::run(command, output)).await,
             Self::Dlq(command) => dlq::run(command, output, bus).await,
-            Self::Doctor(args) => doctor::run(*args, output, bus).await,
+            Self::Doctor(args) => Box::pin(doctor::run(*args, output, bus)).await,
             Self::Sale(command) => sale::run(command, output, bus).await,
         }
     }
