@@ -31,11 +31,10 @@ pub async fn cancel_order(
     let order_id = match order {
         OrderName::Order(order_id) => order_id.clone(),
         OrderName::Reservation(id) => {
-            let decided = store.decisions(std::slice::from_ref(id)).await?.pop();
-            match decided.and_then(|decision| decision.order) {
-                Some((order_id, _)) => order_id,
-                None => return Ok(CancelOutcome::NotFound),
-            }
+            let Some(order_id) = store.order_of(id).await? else {
+                return Ok(CancelOutcome::NotFound);
+            };
+            order_id
         }
     };
     Ok(store.cancel_order(&order_id, actor, reason).await?)
