@@ -3,6 +3,7 @@
 //! | crash after | is left | who repairs it |
 //! | --- | --- | --- |
 //! | the task was claimed | its lease | claimable again when it ends |
+//! | it was given back because patience is not over | the task, due later | the claim after that asks again |
 //! | the fence was put up | decision `RELEASED`, the task | the next claim finds the fence and goes on |
 //! | Redis says `REJECTED` or `RELEASE_PENDING` | the same | the next claim; both steps are idempotent |
 //! | the units went back, or to an order that waited | the same | the next claim is told "already released" |
@@ -18,6 +19,8 @@
 //! knows of one: [`Replayer::waiting`] remembers those that a task or an event has just found waiting.
 //! It may know of none where another replica does; the waiting order's own task stays open and is tried
 //! again by any of them, and the reconciler's replay is the safety net.
+
+use std::time::Duration;
 
 use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::{
@@ -38,6 +41,8 @@ use seckill_state_machine::{
 pub enum Ending {
     /// Nothing is left to do; the word goes on record.
     Finished(&'static str),
+    /// Patience with its message is not over for so long, of the time that counts.
+    Patient(Duration),
     /// It must be tried again, for this reason.
     Again(String),
 }
@@ -48,7 +53,7 @@ impl Ending {
     fn agrees(&self) -> bool {
         match self {
             Self::Finished(result) => *result != Replayed::BucketGone.as_str(),
-            Self::Again(_) => false,
+            Self::Patient(_) | Self::Again(_) => false,
         }
     }
 }
@@ -92,7 +97,9 @@ impl Releaser {
         }
     }
 
-    /// Does whatever the task still needs.
+    /// Does whatever the task still needs. A parked message's reservation is not fenced before its
+    /// patience is over, which stood still if nobody could decide meanwhile: so the message can be
+    /// replayed after an outage.
     ///
     /// # Errors
     /// [`Error::Fence`] before anything was moved; the others half way, to be repeated.
@@ -110,6 +117,9 @@ impl Releaser {
     }
 
     async fn steps(&self, task: &CompensationTask) -> Result<Ending, Error> {
+        if let Some(left) = self.store.patience_left(task).await? {
+            return Ok(Ending::Patient(left));
+        }
         let keys = BucketKeys::new(&task.request.bucket);
         let ending = match self.store.fence(task).await? {
             Fence::Ordered { order_id, state } => self.replay_order(task, order_id, state).await?,

@@ -19,6 +19,9 @@ const CLAIM_SIZE: i64 = 64;
 /// of eight is shared.
 const TASKS_AT_ONCE: usize = 16;
 
+/// What is on record about a task that was given back because its patience is not over.
+const PATIENT: &str = "patience is not over";
+
 /// How long one round may go on claiming. Then the loop shows its heartbeat, which counts as stalled
 /// after a minute.
 const BUSY_MAX: Duration = Duration::from_secs(20);
@@ -97,6 +100,11 @@ impl Tasks {
         };
         let recorded = match &ending {
             Ending::Finished(result) => self.store.finish_task(&task, result).await,
+            Ending::Patient(left) => {
+                // While patience stands still, what is left of it stays the same, however little it is.
+                let delay = self.limits.backoff.draw(task.attempts).max(*left);
+                self.store.retry_task(&task, PATIENT, delay).await
+            }
             Ending::Again(why) => {
                 let delay = self.limits.backoff.draw(task.attempts);
                 self.store.retry_task(&task, why, delay).await
@@ -105,6 +113,7 @@ impl Tasks {
         log(&task, &ending, &recorded);
         match (ending, recorded) {
             (Ending::Finished(_), Ok(_)) => End::Finished,
+            (Ending::Patient(_), Ok(_)) => End::Patient,
             (_, Err(error)) => End::Failed(format!("{:#}", anyhow::Error::from(error))),
             (Ending::Again(why), Ok(_)) if failed => End::Failed(why),
             (Ending::Again(why), Ok(_)) => End::Again(why),
@@ -127,6 +136,8 @@ pub enum RoundError {
 enum End {
     /// Done, whether by this worker or by another one.
     Finished,
+    /// Given back until its patience is over.
+    Patient,
     /// Looked at, and not to be finished now.
     Again(String),
     /// Not even that.
@@ -137,6 +148,7 @@ enum End {
 #[derive(Default)]
 struct Tally {
     finished: u64,
+    patient: u64,
     again: u64,
     failed: u64,
     example: Option<String>,
@@ -147,6 +159,10 @@ impl Tally {
         let why = match end {
             End::Finished => {
                 self.finished += 1;
+                return self;
+            }
+            End::Patient => {
+                self.patient += 1;
                 return self;
             }
             End::Again(why) => {
@@ -163,7 +179,7 @@ impl Tally {
     }
 
     const fn got_nowhere(&self) -> bool {
-        self.failed > 0 && self.finished + self.again == 0
+        self.failed > 0 && self.finished + self.patient + self.again == 0
     }
 
     /// Whether something failed and nothing was finished, so that a pause is due.
@@ -196,6 +212,13 @@ fn log(task: &CompensationTask, ending: &Ending, recorded: &Result<bool, StoreEr
             generation = task.generation,
             result,
             "finished a compensation task"
+        ),
+        (Ending::Patient(left), Ok(true)) => tracing::debug!(
+            reservation_id = %id,
+            %bucket,
+            trace_id,
+            left_ms = left.as_millis(),
+            "a compensation task waits until its patience is over"
         ),
         // The claim's tally warns of these, once for all of them.
         (Ending::Again(why), Ok(true)) => tracing::debug!(
@@ -240,6 +263,7 @@ mod tests {
         assert!(!tally(Vec::new()).got_nowhere());
         assert!(tally(vec![failed(), failed()]).got_nowhere());
         assert!(!tally(vec![failed(), End::Finished]).got_nowhere());
+        assert!(!tally(vec![failed(), End::Patient]).got_nowhere());
         // One that only a person can finish must not slow down the others' releases.
         assert!(!tally(vec![again()]).got_nowhere());
     }

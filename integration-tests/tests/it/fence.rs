@@ -239,6 +239,7 @@ async fn exhausted_attempts_end_in_a_release_and_a_later_redrive_changes_nothing
     const GOOD: usize = 20;
     let sandbox = Sandbox::start().await;
     let sale = sandbox.open(&Plan::new(100)).await;
+    sandbox.let_patience_count().await;
     refuse_orders_of(&sandbox, "unlucky").await;
     let front = sandbox.run(Service::Front).await;
     let client = sandbox.client(&front);
@@ -307,6 +308,7 @@ async fn what_the_broker_gives_up_on_ends_ordered_or_released() {
         .term("patience-ms", 20_000)
         .term("reservation-ttl-ms", 120_000);
     let sale = sandbox.open(&plan).await;
+    sandbox.let_patience_count().await;
     let (front, scanner, worker, consumer) = tokio::join!(
         sandbox.run(Service::Front),
         sandbox.run(Service::Scanner),

@@ -138,7 +138,8 @@ async fn poison_is_parked_and_holds_back_nothing() {
 }
 
 /// MQ-11: the broker gets something else for two purchases than what the front sends. The one whose
-/// body says nothing is released after its patience; one with a field from the future is sold.
+/// body says nothing is released after its patience, which stands still while nobody looks; one with a
+/// field from the future is sold.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_reservation_behind_a_bad_body_is_released() {
     let sandbox = Sandbox::builder().broker_proxy().start().await;
@@ -174,6 +175,18 @@ async fn the_reservation_behind_a_bad_body_is_released() {
     encode_key(999, WireType::Varint, &mut body);
     encode_varint(1, &mut body);
     send_raw(&sandbox, REQUESTS, &envelope(&held[&newer]), &body);
+    eventually(SETTLES, "the task is given back", async || {
+        let given_back = "SELECT count(*) FROM compensation_task
+            WHERE closed_at IS NULL AND last_error = 'patience is not over'";
+        match sandbox.database().number(given_back).await {
+            1 => Ok(()),
+            count => Err(count.to_string()),
+        }
+    })
+    .await;
+    let status = reservations(&sandbox, &sale).await[&hostage]["status"].clone();
+    assert_eq!(status, "SEND_UNKNOWN");
+    sandbox.let_patience_count().await;
     eventually(
         SETTLES,
         "the release of the reservation behind it",

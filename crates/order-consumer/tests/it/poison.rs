@@ -124,6 +124,7 @@ fn a_reservation_behind_an_unreadable_body_comes_back() {
     with_bus(async |bus| {
         let sandbox = Sandbox::start().await;
         let sale = sandbox.open(&Plan::new(5).term("patience-ms", 1_000)).await;
+        sandbox.let_patience_count().await;
         let front = sandbox
             .service(Service::Front)
             .env("SECKILL_ROCKETMQ_NAMESRV", "127.0.0.1:9")
