@@ -52,18 +52,8 @@ async fn record(world: &World, found: Discrepancy) {
 
 const BY: [&str; 4] = ["--actor", "op", "--reason", "after the failover"];
 
-#[tokio::test]
-async fn a_lost_reservation_is_planned_mended_once_and_reported() {
-    let world = World::on_sale(1).await;
-    world.buy(0).await;
-    assert_eq!(report(&world).await.0, Some(0));
-    let empty = reconcile(&world, &["plan"]).await;
-    assert_eq!(
-        (empty.code, &empty.json()["differences"]),
-        (Some(0), &serde_json::json!([]))
-    );
-
-    // A failover that lost the whole purchase.
+/// What a failover leaves that lost the whole purchase of buyer 0, and the difference that it makes.
+async fn lose_the_purchase(world: &World) {
     let (keys, lost) = (world.keys(0), request(0));
     let reservation = keys.reservation(&lost.reservation_id);
     let marker = keys.user(&lost.user_id);
@@ -77,11 +67,24 @@ async fn a_lost_reservation_is_planned_mended_once_and_reported() {
         postgres: "ORDERED".to_owned(),
     };
     let id = Some(lost.reservation_id.clone());
-    record(
-        &world,
-        discrepancy(Class::ReservationMissing, &lost.bucket, id, evidence),
-    )
-    .await;
+    let found = discrepancy(Class::ReservationMissing, &lost.bucket, id, evidence);
+    record(world, found).await;
+}
+
+#[tokio::test]
+async fn a_lost_reservation_is_planned_mended_once_and_reported() {
+    let world = World::on_sale(1).await;
+    world.buy(0).await;
+    assert_eq!(report(&world).await.0, Some(0));
+    let empty = reconcile(&world, &["plan"]).await;
+    assert_eq!(
+        (empty.code, &empty.json()["differences"]),
+        (Some(0), &serde_json::json!([]))
+    );
+
+    let (keys, lost) = (world.keys(0), request(0));
+    let reservation = keys.reservation(&lost.reservation_id);
+    lose_the_purchase(&world).await;
     let (code, broken) = report(&world).await;
     assert_eq!(code, Some(1));
     assert_eq!(broken["equation"]["holds"], false, "{broken}");
