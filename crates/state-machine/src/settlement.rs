@@ -1,4 +1,4 @@
-//! The half of [`replay`] about reservations that Redis still has.
+//! The half of [`replay()`] about reservations that Redis still has.
 
 use crate::{DecisionKind, OrderState, Replay, ReservationStatus, replay};
 
