@@ -79,16 +79,13 @@ const SOMEBODY: [(&str, &[&str]); 18] = [
     ),
     (
         "order-consumer",
-        &["HSET", "seckill:{a:x:s:x:v:1:b:0}:stock", "f", "v"],
+        &["HSET", "seckill:{a:x:s:x:v:1:b:0}:meta", "f", "v"],
     ),
     (
         "order-consumer",
-        &["EVALSHA", "x", "1", "seckill:{a:x:s:x:v:1:b:0}:stock"],
+        &["DEL", "seckill:{a:x:s:x:v:1:b:0}:stock"],
     ),
-    (
-        "order-consumer",
-        &["HSET", "seckill:{a:x:s:x:v:1:b:0}:req:000", "q", "v"],
-    ),
+    ("order-consumer", &["SCAN", "0"]),
     (
         "compensation-worker",
         &["HSET", "seckill:{a:x:s:x:v:1:b:0}:meta", "f", "v"],
