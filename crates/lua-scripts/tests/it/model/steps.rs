@@ -9,6 +9,25 @@ use super::store::{
     stored_status,
 };
 
+/// A repeat takes out of the indexes what its state has no place in.
+fn leave_indexes(dump: &mut Dump, call: &Transition<'_>) -> Result<(), Damaged> {
+    if call.target == S::Reserved {
+        return Ok(());
+    }
+    let (pending, expiry) = (call.keys.send_pending(), call.keys.reservation_expiry());
+    members(dump, &pending)?;
+    members(dump, &expiry)?;
+    let id = call.reservation_id.as_str();
+    remove_member(dump, &pending, id);
+    if matches!(
+        call.target,
+        S::OrderCreated | S::Released | S::OrderCancelled
+    ) {
+        remove_member(dump, &expiry, id);
+    }
+    Ok(())
+}
+
 /// Moves a reservation one step.
 pub fn transition(
     dump: &mut Dump,
@@ -41,7 +60,10 @@ pub fn transition(
     let resend = call.target == S::SendUnknown;
     match verdict {
         Verdict::Illegal => return reply(TransitionCode::IllegalTransition, status),
-        Verdict::Idempotent => return reply(TransitionCode::Idempotent, status),
+        Verdict::Idempotent => {
+            leave_indexes(dump, call)?;
+            return reply(TransitionCode::Idempotent, status);
+        }
         Verdict::Update if resend && retry_at.is_none() => {
             return reply(TransitionCode::IllegalTransition, status);
         }
