@@ -36,7 +36,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::{
-    Error as RedisError, Recovery as InMeta, Redis, SetRecovery, SetRecoveryReply,
+    Error as RedisError, ErrorKind as RedisErrorKind, Recovery as InMeta, Redis, SetRecovery,
+    SetRecoveryReply,
 };
 use seckill_message_bus::{Admin, Error as BusError, Group, QueuePosition, Topic, has_reached};
 use seckill_order_store::{Error as StoreError, QueueEnd, RecoveryWindow, Store};
@@ -98,6 +99,25 @@ impl Recovery {
         }
     }
 
+    /// Opens windows and holds them, and does nothing else: a replay takes minutes, and the fronts cover
+    /// a further failover for seconds by themselves.
+    ///
+    /// # Errors
+    /// The first failure, after every version had its turn.
+    pub async fn watch(&self) -> Result<(), Error> {
+        let mut failure = None;
+        for activity in &self.store.open_scopes().await? {
+            let sighted = self.version(activity).await;
+            failure = failure.or(sighted.err());
+            let held = match self.open_windows(activity).await {
+                Ok(open) => self.hold(&open).await,
+                Err(error) => Err(error),
+            };
+            failure = failure.or(held.err());
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
     /// One look at every open bucket, and the next step of every open window.
     ///
     /// # Errors
@@ -107,7 +127,10 @@ impl Recovery {
         let mut failure = None;
         let mut open = Vec::new();
         for activity in &activities {
-            match self.version(activity).await {
+            let sighted = self.version(activity).await;
+            failure = failure.or(sighted.err());
+            // A server that is away must not keep the other buckets from their windows.
+            match self.open_windows(activity).await {
                 Ok(windows) => open.extend(windows),
                 Err(error) => failure = failure.or(Some(error)),
             }
@@ -127,31 +150,32 @@ impl Recovery {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Asks each bucket's server who it is; returns the version's open windows.
-    async fn version(&self, activity: &Activity) -> Result<Vec<Open>, Error> {
+    /// Asks each bucket's server who it is.
+    async fn version(&self, activity: &Activity) -> Result<(), Error> {
         let scope = &activity.settings.scope;
-        let known: HashMap<BucketScope, String> = self
+        let known: HashMap<BucketScope, RecoveryWindow> = self
             .store
             .recovery_windows(scope)
             .await?
             .into_iter()
-            .map(|window| (window.bucket, window.run_id))
+            .map(|window| (window.bucket.clone(), window))
             .collect();
         let mut sights = Vec::new();
         for bucket_id in activity.settings.bucket_count.buckets() {
             let bucket = scope.bucket(bucket_id);
             let known = known.get(&bucket);
-            sights.push(self.sight(bucket, known.map(String::as_str)));
+            sights.push(self.sight(bucket, known));
         }
         let mut sights = futures::stream::iter(sights).buffer_unordered(BUCKETS_AT_ONCE);
         let mut failure = None;
         while let Some(sight) = sights.next().await {
             failure = failure.or(sight.err());
         }
-        drop(sights);
-        if let Some(error) = failure {
-            return Err(error);
-        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    async fn open_windows(&self, activity: &Activity) -> Result<Vec<Open>, Error> {
+        let scope = &activity.settings.scope;
         let windows = self.store.recovery_windows(scope).await?;
         let open = windows.into_iter().filter_map(|window| {
             let opened_at = window.opened_at_ms?;
@@ -160,16 +184,27 @@ impl Recovery {
         Ok(open.collect())
     }
 
-    async fn sight(&self, bucket: BucketScope, known: Option<&str>) -> Result<(), Error> {
+    async fn sight(
+        &self,
+        bucket: BucketScope,
+        known: Option<&RecoveryWindow>,
+    ) -> Result<(), Error> {
         let keys = BucketKeys::new(&bucket);
         let run_id = self.redis.run_id(&keys).await?;
         match known {
-            Some(known) if known == run_id => {}
+            Some(known) if known.run_id == run_id => {
+                // One replica may have written meta just after another one had ended the window. It
+                // is opened again, and ends as any other.
+                if known.opened_at_ms.is_none() && self.is_held(&keys).await? {
+                    let reason = "meta says so and none is on record";
+                    self.store.open_window(&bucket, &run_id, reason).await?;
+                }
+            }
             None => {
                 self.store.saw_run_id(&bucket, &run_id).await?;
             }
             Some(known) => {
-                let reason = format!("run id {run_id} instead of {known}");
+                let reason = format!("run id {run_id} instead of {}", known.run_id);
                 if self.store.open_window(&bucket, &run_id, &reason).await? {
                     tracing::warn!(%bucket, reason, "another redis serves a bucket: its recovery begins");
                 }
@@ -178,24 +213,41 @@ impl Recovery {
         Ok(())
     }
 
+    /// Whether the bucket's meta says that a window is open; damage is told with the totals.
+    async fn is_held(&self, keys: &BucketKeys) -> Result<bool, RedisError> {
+        match self.redis.meta(keys).await {
+            Err(error) if error.kind() == RedisErrorKind::Broken => Ok(false),
+            meta => Ok(meta?.is_some_and(|meta| meta.recovery == InMeta::Window)),
+        }
+    }
+
     /// Says in meta what PostgreSQL says, again and again: another failover may have lost it. A bucket
     /// that an operator rebuilds is not touched.
     async fn hold(&self, open: &[Open]) -> Result<(), Error> {
+        let mut failure = None;
         for (window, _) in open {
             let keys = BucketKeys::new(&window.bucket);
-            let reply = self
-                .redis
-                .set_recovery(&SetRecovery {
-                    keys: &keys,
-                    recovery: InMeta::Window,
-                    expected: Some(InMeta::None),
-                })
-                .await?;
+            let call = SetRecovery {
+                keys: &keys,
+                recovery: InMeta::Window,
+                expected: Some(InMeta::None),
+            };
+            let reply = match self.redis.set_recovery(&call).await {
+                Ok(reply) => reply,
+                Err(error) => {
+                    failure = failure.or(Some(error.into()));
+                    continue;
+                }
+            };
             match reply {
                 SetRecoveryReply::Set => {
                     tracing::info!(bucket = %window.bucket, "the fronts know of the recovery window");
                     // The change of a state may be among what was lost. PostgreSQL is always written
                     // first, so that this never undoes one that is under way.
+                    self.repairer.restore_state(&keys).await?;
+                }
+                // Meta may have kept the word of an earlier window, or a crash came before the state.
+                SetRecoveryReply::Unchanged if window.ends.is_none() => {
                     self.repairer.restore_state(&keys).await?;
                 }
                 SetRecoveryReply::Unchanged
@@ -204,7 +256,7 @@ impl Recovery {
                 | SetRecoveryReply::Moved { .. } => {}
             }
         }
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
 
     /// Replays the buckets whose last round was not clean.
@@ -307,7 +359,20 @@ impl Recovery {
 
     async fn close(&self, window: &RecoveryWindow, opened_at: TimestampMs) -> Result<(), Error> {
         let bucket = &window.bucket;
+        // A message that was parked undecided is acknowledged, and an operator may replay it until its
+        // task has fenced it.
+        if self.store.open_work(&bucket.scope).await?.undecided > 0 {
+            return Ok(());
+        }
         let keys = BucketKeys::new(bucket);
+        // The replay may have taken minutes: another failover since must keep its own window.
+        let now = self.store.recovery_windows(&bucket.scope).await?;
+        let is_this = now
+            .iter()
+            .any(|now| now.bucket == *bucket && now.opened_at_ms == Some(opened_at));
+        if !is_this || self.redis.run_id(&keys).await? != window.run_id {
+            return Ok(());
+        }
         let reply = self
             .redis
             .set_recovery(&SetRecovery {
