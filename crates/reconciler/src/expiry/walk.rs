@@ -20,6 +20,7 @@ use super::judge::{Step, judge};
 use crate::finding::{Finding, FindingKey};
 use crate::persistence::{Persistence, Seen};
 use crate::rounds::{Round, alert};
+use crate::sweep::judge::record as damage;
 use crate::tally::{Page, Tally};
 
 /// Members of one page: one query to PostgreSQL and as many reads from Redis.
@@ -210,6 +211,13 @@ impl Walk {
             }
             Err(error) => return Err(error.into()),
         };
+        // One that names another reservation or bucket must not be handed over under that name.
+        let own = self.keys.scope();
+        let damage = record.as_ref().and_then(|record| damage(own, &id, record));
+        if let Some(damage) = damage {
+            self.report(damage, &mut work.page);
+            return Ok(());
+        }
         match (judge(decision, record.as_ref()), decision, record) {
             (None, _, _) => {
                 let redis = "no reservation, member of reservation_expiry";
