@@ -20,7 +20,7 @@ const ACTOR: &str = "reconciler";
 /// Why.
 const REASON: &str = "safe by construction, and it stayed";
 
-/// Differences of one version that are looked at in one go. The rest come with the next round.
+/// Differences of one version that are read at once.
 const APPLIED_MAX: i64 = 1_000;
 
 /// The longest pause between two tries of the same repair.
@@ -59,23 +59,29 @@ impl Applier {
     /// # Errors
     /// The first store that did not answer; the next round goes on.
     pub async fn apply(&mut self, scope: &Scope, run_kind: &str) -> Result<(), Error> {
-        let filter = DiscrepancyFilter {
+        let mut filter = DiscrepancyFilter {
             scope: Some(scope.clone()),
             run_kind: Some(run_kind.to_owned()),
             ..DiscrepancyFilter::default()
         };
-        let open = self.store.open_discrepancies(&filter, APPLIED_MAX).await?;
         let now = Instant::now();
         // What is not due any more is gone from the record, or is tried afresh.
         self.tried
             .retain(|_, tried| now < tried.next_at + tried.pause + PAUSE_MAX);
-        for open in &open {
-            let class = Class::parse(&open.discrepancy.kind);
-            if class.is_some_and(Class::is_automatic) && self.is_due(open.id, now) {
-                self.one(open).await?;
+        loop {
+            let open = self.store.open_discrepancies(&filter, APPLIED_MAX).await?;
+            for open in &open {
+                let class = Class::parse(&open.discrepancy.kind);
+                if class.is_some_and(Class::is_automatic) && self.is_due(open.id, now) {
+                    self.one(open).await?;
+                }
+            }
+            // Those that wait for a person must not hide the ones behind them.
+            filter.after = open.last().map(|last| last.id);
+            if i64::try_from(open.len()).is_ok_and(|count| count < APPLIED_MAX) {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     fn is_due(&mut self, id: i64, now: Instant) -> bool {
