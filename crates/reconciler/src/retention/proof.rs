@@ -105,7 +105,7 @@ fn judge(
             let members = bucket.indexed;
             reasons.push(format!("bucket {id} has {members} open index members"));
         }
-        if !bucket.replayed.is_clean() {
+        if !bucket.replayed.is_clean() || bucket.replayed.in_progress > 0 {
             let (changed, open) = (bucket.replayed.changed(), bucket.replayed.open());
             reasons.push(format!("bucket {id}: {changed} replayed now, {open} open"));
         }
