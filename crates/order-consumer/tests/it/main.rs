@@ -159,11 +159,14 @@ async fn a_locked_stock_row_holds_back_its_own_orders_only() {
         .env("SECKILL_DATABASE_LOCK_TIMEOUT_MS", 1_000)
         .start()
         .await;
-    let locked = sandbox
-        // Waiting for the row is no reason to call these orders overdue.
-        .open(&Plan::new(100).term("reservation-ttl-ms", at_length(60_000, 600_000)))
-        .await;
-    let free = sandbox.open(&Plan::new(1_000)).await;
+    // Waiting for the row is no reason to give any of these reservations up.
+    let terms = |stock| {
+        Plan::new(stock)
+            .term("reservation-ttl-ms", at_length(60_000, 600_000))
+            .term("patience-ms", 600_000)
+    };
+    let locked = sandbox.open(&terms(100)).await;
+    let free = sandbox.open(&terms(1_000)).await;
     let services = sandbox.run_all().await;
     let client = sandbox.client(&services.front);
     let holder = sandbox.database().client().await;
