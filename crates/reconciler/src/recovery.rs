@@ -10,7 +10,12 @@
 //!    its way ends within the send's time limit): the delay of this module;
 //! 2. every message that had been sent by then is consumed: the ends of the queues, taken after the
 //!    delay, have been acknowledged;
-//! 3. a replay that began after that found nothing to do.
+//! 3. a replay that began after that found nothing to do;
+//! 4. no compensation task of the version waits for a decision: its message may be parked, and an
+//!    operator may send it again until the task has put up its fence.
+//!
+//! A message that was handed back for redelivery counts as consumed, so one that waits there does not
+//! hold the window open.
 //!
 //! PostgreSQL is written first when a window opens, and Redis first when it ends:
 //!
@@ -22,6 +27,8 @@
 //! | another failover lost meta's word | another run id | the window is opened afresh, its ends taken anew |
 //! | ends taken, not recorded | an open window without ends | the next look takes later ends |
 //! | meta cleared, row still open | a window that the fronts do not see | the next look writes meta again and ends the window later |
+//! | a replica wrote meta just after another one had ended the window | meta's word without a row | the next look opens a window for it, which ends as any other |
+//! | another failover while a replay was under way | two windows by time | the older one is not ended: row and run id are read again before meta is cleared |
 //! | the whole bucket is gone | an open window, no meta to write | an operator rebuilds it; the window ends as any other |
 //!
 //! Were meta written first, another failover before the row was written would leave no trace of the
