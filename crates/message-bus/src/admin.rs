@@ -2,6 +2,7 @@
 
 mod inspect;
 mod progress;
+mod redeliveries;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::{BusConfig, BusRuntime, Error, Group, Topic};
 
 pub use inspect::TopicState;
 pub use progress::{QueuePosition, has_reached};
+pub use redeliveries::{MayCome, Redeliveries};
 
 /// The time limit of one question. The client's own is 5 s, but it may ask several servers in turn.
 const CALL_LIMIT: Duration = Duration::from_secs(10);

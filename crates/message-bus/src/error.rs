@@ -81,6 +81,14 @@ impl Error {
     }
 }
 
+/// The code of a broker's answer; some calls leave it in the client's own exception.
+pub(crate) fn answer_code(error: &ClientError) -> Option<i32> {
+    let own = || error.source_ref::<MQClientException>();
+    error
+        .broker_response_code()
+        .or_else(|| own().map(MQClientException::response_code))
+}
+
 /// The codes of a client error along its chain of causes.
 ///
 /// The client's `Display` is generic on purpose ("argument is invalid" also stands for a missing

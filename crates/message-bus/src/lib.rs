@@ -23,7 +23,7 @@ mod names;
 mod producer;
 mod runtime;
 
-pub use admin::{Admin, QueuePosition, TopicState, has_reached};
+pub use admin::{Admin, MayCome, QueuePosition, Redeliveries, TopicState, has_reached};
 pub use codec::{
     BODY_BYTES_MAX, DecodeError, decode_order_event, decode_order_request, placed_reservation,
     placed_scope,

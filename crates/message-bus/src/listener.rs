@@ -84,7 +84,8 @@ impl MessageListenerConcurrently for Listener {
     }
 }
 
-fn incoming(message: &MessageExt) -> IncomingMessage {
+/// A message of the client's as this crate gives it out.
+pub(crate) fn incoming(message: &MessageExt) -> IncomingMessage {
     let properties: std::collections::BTreeMap<String, String> = message
         .properties()
         .iter()

@@ -36,6 +36,8 @@ pub mod property {
     pub(crate) const KEYS: &str = "KEYS";
     /// On a redelivered or dead message: the topic that it was sent to.
     pub(crate) const ORIGIN_TOPIC: &str = "RETRY_TOPIC";
+    /// On a message whose delay is not over: the topic that it will appear in.
+    pub(crate) const DELAYED_TOPIC: &str = "REAL_TOPIC";
 }
 
 /// A message to be sent.

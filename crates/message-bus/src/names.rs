@@ -121,6 +121,11 @@ impl Names {
         format!("{}-dlq", self.group(group))
     }
 
+    /// Where the broker offers redeliveries of a group's dead letters.
+    pub(crate) fn dead_letter_retry_topic(&self, group: Group) -> String {
+        format!("%RETRY%{}", self.dead_letter_group(group))
+    }
+
     /// Producers are listed by the broker under a group, too.
     pub(crate) fn producer_group(&self) -> String {
         format!("{}seckill-producer", self.prefix)

@@ -6,7 +6,12 @@ use std::collections::BTreeMap;
 use cheetah_string::CheetahString;
 use rocketmq_client_rust::{ClientResult, ConsumerAdmin as _, TopicAdmin as _};
 
+use rocketmq_model::common::message::message_queue::MessageQueue;
+use rocketmq_protocol::code::response_code::ResponseCode;
+use rocketmq_protocol::protocol::admin::topic_stats_table::TopicStatsTable;
+
 use super::{Admin, limited};
+use crate::error::answer_code;
 use crate::{Error, Group, Topic};
 
 /// One queue and a position in it. The queue's name is `broker/queue id`.
@@ -14,53 +19,90 @@ pub type QueuePosition = (String, i64);
 
 const ENDS: &str = "reading a topic's offsets";
 const CONSUMED: &str = "reading a group's offsets";
+const NO_SUCH_TOPIC: i32 = ResponseCode::TopicNotExist as i32;
 
 impl Admin {
-    /// The end of every queue of a topic, on every broker: the offset that the next message gets.
+    /// The end of every queue of a topic, on every broker: the offset that the next message gets. What
+    /// a broker had stored before the call lies before them.
     ///
     /// # Errors
     /// Retryable errors of the client. All brokers answer or none counts: a missing queue would look
     /// like one that has nothing in it.
     pub async fn queue_ends(&self, topic: Topic) -> Result<Vec<QueuePosition>, Error> {
-        let name = CheetahString::from(self.names.topic(topic));
+        self.until_queued().await?;
+        let topic = self.names.topic(topic);
         let mut ends = BTreeMap::new();
         for broker in self.brokers().await? {
-            let client = self.client.lock().await;
-            let answer = client
-                .inner()
-                .examine_topic_stats(name.clone(), Some(broker));
-            let stats = answered(ENDS, limited(ENDS, answer).await?)?;
-            for (queue, offsets) in stats.get_offset_table() {
-                let queue = format!("{}/{}", queue.broker_name(), queue.queue_id());
-                ends.insert(queue, offsets.get_max_offset());
+            let Some(stats) = self.topic_stats(&broker, &topic).await? else {
+                return Err(Error::Client {
+                    operation: ENDS,
+                    reason: "a broker does not have the topic".to_owned(),
+                });
+            };
+            insert_ends(&mut ends, &stats);
+        }
+        Ok(ends.into_iter().collect())
+    }
+
+    /// As [`Admin::queue_ends`], at once, of a topic that brokers make when they need it first: on one
+    /// that does not have it, it has no queue.
+    pub(super) async fn ends_of(&self, topic: &str) -> Result<Vec<QueuePosition>, Error> {
+        let mut ends = BTreeMap::new();
+        for broker in self.brokers().await? {
+            if let Some(stats) = self.topic_stats(&broker, topic).await? {
+                insert_ends(&mut ends, &stats);
             }
         }
         Ok(ends.into_iter().collect())
+    }
+
+    /// The queues of a topic on one broker; `None` if it does not have the topic.
+    pub(super) async fn topic_stats(
+        &self,
+        broker: &CheetahString,
+        topic: &str,
+    ) -> Result<Option<TopicStatsTable>, Error> {
+        let client = self.client.lock().await;
+        let answer = client
+            .inner()
+            .examine_topic_stats(topic.into(), Some(broker.clone()));
+        match limited(ENDS, answer).await? {
+            Err(error) if answer_code(&error) == Some(NO_SUCH_TOPIC) => Ok(None),
+            answer => answered(ENDS, answer).map(Some),
+        }
     }
 
     /// How far a group has acknowledged each queue of a topic. Consumers report once a second, so it
     /// trails by that much. A queue that the group never read is at 0.
     ///
     /// A message that a consumer handed back waits for its redelivery elsewhere and holds nothing up
-    /// here; [`Admin::lag`] counts it once its delay is over.
+    /// here; [`Redeliveries`](crate::Redeliveries) finds it.
     ///
     /// # Errors
     /// As [`Admin::queue_ends`].
     pub async fn consumed(&self, group: Group, topic: Topic) -> Result<Vec<QueuePosition>, Error> {
+        self.consumed_of(&self.names.group(group), &self.names.topic(topic))
+            .await
+    }
+
+    pub(super) async fn consumed_of(
+        &self,
+        group: &str,
+        topic: &str,
+    ) -> Result<Vec<QueuePosition>, Error> {
         let mut consumed = BTreeMap::new();
         for broker in self.brokers().await? {
             let client = self.client.lock().await;
             let answer = client.inner().examine_consume_stats(
-                self.names.group(group).into(),
-                Some(self.names.topic(topic).into()),
+                group.into(),
+                Some(topic.into()),
                 None,
                 Some(broker),
                 None,
             );
             let stats = answered(CONSUMED, limited(CONSUMED, answer).await?)?;
             for (queue, offsets) in &stats.offset_table {
-                let queue = format!("{}/{}", queue.broker_name(), queue.queue_id());
-                consumed.insert(queue, offsets.get_consumer_offset().max(0));
+                consumed.insert(queue_name(queue), offsets.get_consumer_offset().max(0));
             }
         }
         Ok(consumed.into_iter().collect())
@@ -76,7 +118,17 @@ impl Admin {
     }
 }
 
-fn answered<T>(operation: &'static str, answer: ClientResult<T>) -> Result<T, Error> {
+fn insert_ends(ends: &mut BTreeMap<String, i64>, stats: &TopicStatsTable) {
+    for (queue, offsets) in stats.get_offset_table() {
+        ends.insert(queue_name(queue), offsets.get_max_offset());
+    }
+}
+
+fn queue_name(queue: &MessageQueue) -> String {
+    format!("{}/{}", queue.broker_name(), queue.queue_id())
+}
+
+pub(super) fn answered<T>(operation: &'static str, answer: ClientResult<T>) -> Result<T, Error> {
     answer.map_err(|error| Error::client(operation, &error))
 }
 

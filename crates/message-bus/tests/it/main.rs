@@ -11,5 +11,6 @@ mod failure;
 mod groups;
 mod harness;
 mod proxied;
+mod redeliveries;
 mod sending;
 mod stopping;
