@@ -9,13 +9,11 @@
 //! 1. no front holds a first send from before any more (they drop it after 10 s, and one that is on
 //!    its way ends within the send's time limit): the delay of this module;
 //! 2. every message that had been sent by then is consumed: the ends of the queues, taken after the
-//!    delay, have been acknowledged;
+//!    delay, have been acknowledged; and none of the bucket that a consumer handed back instead waits
+//!    for its delay, for its redelivery, or among the dead letters for their reader;
 //! 3. a replay that began after that found nothing to do;
 //! 4. no compensation task of the version waits for a decision: its message may be parked, and an
 //!    operator may send it again until the task has put up its fence.
-//!
-//! A message that was handed back for redelivery counts as consumed, so one that waits there does not
-//! hold the window open.
 //!
 //! PostgreSQL is written first when a window opens, and Redis first when it ends:
 //!
@@ -46,7 +44,9 @@ use seckill_lua_scripts::{
     Error as RedisError, ErrorKind as RedisErrorKind, Recovery as InMeta, Redis, SetRecovery,
     SetRecoveryReply,
 };
-use seckill_message_bus::{Admin, Error as BusError, Group, QueuePosition, Topic, has_reached};
+use seckill_message_bus::{
+    Admin, Error as BusError, Group, QueuePosition, Redeliveries, Topic, has_reached,
+};
 use seckill_order_store::{Error as StoreError, QueueEnd, RecoveryWindow, Store};
 use seckill_settlement::{Error as SettlementError, Repairer, Replayer, Tally};
 use seckill_state_machine::{Activity, BucketScope, TimestampMs};
@@ -84,6 +84,7 @@ pub struct Recovery {
     admin: Arc<Admin>,
     replayer: Replayer,
     repairer: Repairer,
+    redeliveries: Redeliveries,
     delay: Duration,
     progress: HashMap<BucketScope, Progress>,
 }
@@ -100,6 +101,7 @@ impl Recovery {
             repairer: Repairer::new(redis.clone(), store.clone()),
             redis,
             store,
+            redeliveries: Redeliveries::new(Arc::clone(&admin), Group::OrderConsumer),
             admin,
             delay,
             progress: HashMap::new(),
@@ -328,25 +330,10 @@ impl Recovery {
 
     /// Ends the windows whose backlog is consumed and whose replay since then was clean.
     async fn end(&mut self, open: &[Open]) -> Result<(), Error> {
-        let with_ends: Vec<(&Open, Vec<QueuePosition>)> = open
-            .iter()
-            .filter_map(|open| Some((open, positions(open.0.ends.as_ref()?))))
-            .collect();
-        if with_ends.is_empty() {
-            return Ok(());
-        }
-        let consumed = self
-            .admin
-            .consumed(Group::OrderConsumer, Topic::OrderRequest)
-            .await?;
-        let reached: Vec<&Open> = with_ends
-            .into_iter()
-            .filter(|(_, ends)| has_reached(ends, &consumed))
-            .map(|(open, _)| open)
-            .collect();
+        let consumed = self.consumed(open).await?;
         let now = Instant::now();
         let mut buckets = Vec::new();
-        for (window, _) in &reached {
+        for (window, _) in &consumed {
             if let Some(progress) = self.progress.get_mut(&window.bucket) {
                 progress.reached(now);
                 if progress.needs_last_round() {
@@ -355,13 +342,48 @@ impl Recovery {
             }
         }
         self.replay_all(buckets).await?;
-        for (window, opened_at) in reached {
+        for (window, opened_at) in consumed {
             let progress = self.progress.get(&window.bucket);
             if progress.is_some_and(Progress::is_over) {
                 self.close(window, *opened_at).await?;
             }
         }
         Ok(())
+    }
+
+    /// The windows from before which no message is left anywhere.
+    async fn consumed<'a>(&mut self, open: &'a [Open]) -> Result<Vec<&'a Open>, Error> {
+        let with_ends: Vec<(&Open, Vec<QueuePosition>)> = open
+            .iter()
+            .filter_map(|open| Some((open, positions(open.0.ends.as_ref()?))))
+            .collect();
+        if with_ends.is_empty() {
+            return Ok(Vec::new());
+        }
+        let consumed = self
+            .admin
+            .consumed(Group::OrderConsumer, Topic::OrderRequest)
+            .await?;
+        let mut reached: Vec<&Open> = with_ends
+            .into_iter()
+            .filter(|(_, ends)| has_reached(ends, &consumed))
+            .map(|(open, _)| open)
+            .collect();
+        if reached.is_empty() {
+            return Ok(reached);
+        }
+        // After that: what the main topic counts as consumed had been handed back by then.
+        let may_come = self.redeliveries.look().await?;
+        reached.retain(|(window, _)| {
+            let waits = may_come.of(&window.bucket);
+            if let Some(progress) = self.progress.get_mut(&window.bucket)
+                && progress.waits_for_redeliveries(waits)
+            {
+                tracing::info!(bucket = %window.bucket, "a recovery waits for redeliveries");
+            }
+            !waits
+        });
+        Ok(reached)
     }
 
     async fn close(&self, window: &RecoveryWindow, opened_at: TimestampMs) -> Result<(), Error> {

@@ -23,6 +23,8 @@ pub struct Progress {
     pause: Duration,
     /// When it was first seen that the backlog is consumed.
     reached: Option<Instant>,
+    /// Whether it waited for redeliveries when that was looked at last.
+    waits: bool,
 }
 
 impl Progress {
@@ -55,6 +57,13 @@ impl Progress {
             (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX)
         };
         self.next_at = Some(Instant::now() + self.pause);
+    }
+
+    /// Notes whether it waits for redeliveries; says whether that is new.
+    pub const fn waits_for_redeliveries(&mut self, waits: bool) -> bool {
+        let is_new = waits && !self.waits;
+        self.waits = waits;
+        is_new
     }
 
     /// Notes that the backlog from before is consumed.

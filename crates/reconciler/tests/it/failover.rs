@@ -1,9 +1,25 @@
 //! A Redis that comes back as an earlier state of itself.
 
-use seckill_integration_tests::{Plan, Sandbox};
-use seckill_test_support::eventually;
+use seckill_integration_tests::{FrontClient, Plan, Sale, Sandbox, Service};
+use seckill_test_support::{ServiceProcess, eventually};
 
-use crate::{SOON, reconciler_with, stop};
+use crate::{GRACE_MS, SOON, reconciler_with, stop};
+
+const KNOWN: &str = "SELECT count(*) FROM recovery_window WHERE opened_at IS NULL";
+const OPEN: &str = "SELECT count(*) FROM recovery_window WHERE opened_at IS NOT NULL";
+const ENDED: &str = "SELECT count(*) FROM recovery_window \
+                     WHERE closed_at IS NOT NULL AND opened_at IS NULL AND reason <> ''";
+
+/// Awaits that one row fits.
+async fn one_row(sandbox: &Sandbox, what: &str, query: &str) {
+    eventually(SOON, what, async || {
+        match sandbox.database().number(query).await {
+            1 => Ok(()),
+            other => Err(other.to_string()),
+        }
+    })
+    .await;
+}
 
 /// Goal: RC-09, M7: after a failover that lost acknowledged reservations the orders' reservations come
 /// back, the state of the activity too, and the recovery window opens and ends. Method: a snapshot,
@@ -19,14 +35,7 @@ async fn a_failover_that_lost_writes_is_replayed_inside_a_recovery_window() {
     let client = sandbox.client(&services.front);
     client.buy(&sale, "u0", "q0").await;
     sandbox.settle(SOON).await;
-    let seen = "SELECT count(*) FROM recovery_window WHERE opened_at IS NULL";
-    eventually(SOON, "the run id is known", async || {
-        match sandbox.database().number(seen).await {
-            1 => Ok(()),
-            other => Err(other.to_string()),
-        }
-    })
-    .await;
+    one_row(&sandbox, "the server is known", KNOWN).await;
     let redis = sandbox.redis();
     redis.cli(&["SAVE"]).await;
     let mut lost = Vec::new();
@@ -39,18 +48,7 @@ async fn a_failover_that_lost_writes_is_replayed_inside_a_recovery_window() {
     assert_eq!(paused.code, Some(0), "{paused:?}");
     redis.restart().await;
 
-    let database = sandbox.database();
-    let ended = "SELECT count(*) FROM recovery_window \
-                 WHERE closed_at IS NOT NULL AND opened_at IS NULL AND reason <> ''";
-    eventually(
-        SOON,
-        "the window has opened and ended",
-        async || match database.number(ended).await {
-            1 => Ok(()),
-            other => Err(other.to_string()),
-        },
-    )
-    .await;
+    one_row(&sandbox, "the window has opened and ended", ENDED).await;
     let meta = sale.key(0, "meta");
     let field = async |name: &str| redis.cli(&["HGET", &meta, name]).await.text();
     assert_eq!(field("recovery").await, "");
@@ -63,4 +61,102 @@ async fn a_failover_that_lost_writes_is_replayed_inside_a_recovery_window() {
     sandbox.assert_settles_consistent(SOON).await;
     process.stop(SOON).await;
     stop(services).await;
+}
+
+/// The answer to the repeat of a request, in a word.
+async fn repeated(client: &FrontClient, sale: &Sale, user: &str, request: &str) -> String {
+    match client.repeat(sale, user, request).await {
+        Ok(answer) => answer.code().as_str_name().to_owned(),
+        Err(status) => {
+            let details = String::from_utf8_lossy(status.details()).into_owned();
+            let words = ["OUTCOME_UNKNOWN", "SYSTEM_BUSY"];
+            let word = words.into_iter().find(|word| details.contains(word));
+            word.map_or_else(|| status.to_string(), str::to_owned)
+        }
+    }
+}
+
+/// How often the consumer has handed requests back.
+fn handed_back(consumer: &ServiceProcess) -> usize {
+    let line = "order requests could not be decided together";
+    consumer.log_text().matches(line).count()
+}
+
+/// M7, I9. Goal: an order request that the consumer has handed back keeps the window open wherever it
+/// waits, so that its buyer is not told a final no that an order contradicts. Method: a stock row that
+/// is locked, so that nothing can be decided while everything else is well; Redis forgets the one
+/// reservation, and somebody else takes the unit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_was_handed_back_keeps_the_window_open() {
+    const FURTHER: usize = 4;
+    let sandbox = Sandbox::builder()
+        .env("SECKILL_DATABASE_LOCK_TIMEOUT_MS", 300)
+        .env("SECKILL_FRONT_ASSUME_WINDOW_MS", 0)
+        .start()
+        .await;
+    let plan = Plan::new(1)
+        .term("reservation-ttl-ms", 600_000)
+        .term("patience-ms", 600_000);
+    let sale = sandbox.open(&plan).await;
+    let (front, scanner, consumer, compensation) = tokio::join!(
+        sandbox.run(Service::Front),
+        sandbox.run(Service::Scanner),
+        sandbox.run(Service::Consumer),
+        sandbox.run(Service::Compensation),
+    );
+    let process = reconciler_with(&sandbox, GRACE_MS).await;
+    let processes = [&process, &consumer, &compensation, &scanner, &front];
+    for process in processes {
+        process.allow_errors("");
+    }
+    let client = sandbox.client(&front);
+    one_row(&sandbox, "the server is known", KNOWN).await;
+    sandbox.redis().cli(&["SAVE"]).await;
+    let holder = sandbox.database().client().await;
+    let lock = format!(
+        "BEGIN; SELECT 1 FROM activity_stock WHERE {} FOR UPDATE",
+        sale.sql()
+    );
+    holder.batch_execute(&lock).await.unwrap();
+    client.buy(&sale, "u1", "q1").await;
+    consumer
+        .wait_for_log("order requests could not be decided together", SOON)
+        .await;
+    sandbox.redis().restart().await;
+    eventually(SOON, "somebody else takes the unit", async || match client
+        .reserve(&sale, "u2", "q2")
+        .await
+    {
+        Ok(answer) if !answer.reservation_id.is_empty() => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    process
+        .wait_for_log("a recovery waits for redeliveries", SOON)
+        .await;
+    let before = handed_back(&consumer);
+    eventually(SOON, "some rounds of redelivery", async || {
+        assert_eq!(sandbox.database().number(OPEN).await, 1);
+        assert_eq!(
+            repeated(&client, &sale, "u1", "q1").await,
+            "OUTCOME_UNKNOWN"
+        );
+        match handed_back(&consumer) - before {
+            FURTHER.. => Ok(()),
+            fewer => Err(fewer.to_string()),
+        }
+    })
+    .await;
+
+    holder.batch_execute("ROLLBACK").await.unwrap();
+    one_row(&sandbox, "the window has ended", ENDED).await;
+    let orders = "SELECT count(*) FROM orders";
+    assert_eq!(sandbox.database().number(orders).await, 1);
+    for (user, request) in [("u1", "q1"), ("u2", "q2")] {
+        let answer = repeated(&client, &sale, user, request).await;
+        assert!(answer.starts_with("RESERVE_CODE"), "{answer}");
+    }
+    for process in processes {
+        process.stop(SOON).await;
+    }
 }
