@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::rows::{ScopeFilter, ScopeKey, bucket_id, count, get, number, storable};
 use crate::{Error, Store};
 
+pub(crate) use actions::RESOLVE;
 pub use actions::{Action, ActionFilter, ActionRecord};
 pub use discrepancies::{Discrepancy, DiscrepancyFilter, Recorded, Repairable};
 

@@ -55,5 +55,5 @@ pub use parking::DeadLetter;
 pub use patience::{Overdue, WatchNote};
 pub use pool::{Store, StoreConfig};
 pub use recovery::{QueueEnd, RecoveryWindow};
-pub use retention::OpenWork;
+pub use retention::{LastSight, OpenWork};
 pub use tasks::{CompensationTask, NewTask, TaskOrigin};

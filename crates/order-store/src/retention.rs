@@ -6,6 +6,7 @@ use seckill_state_machine::{Activity, ActivityState, Scope, TimestampMs};
 use tokio_postgres::Row;
 
 use crate::activities::{activity, activity_columns, record_move};
+use crate::audit::RESOLVE;
 use crate::pool::Session;
 use crate::rows::{ScopeKey, get, millis, number, parse, time_ms, to_time};
 use crate::{Error, Store};
@@ -115,6 +116,53 @@ pub(crate) async fn read_open_work(session: &Session, scope: &Scope) -> Result<O
         .map_or_else(|| Ok(OpenWork::default()), open_work)
 }
 
+/// What is on record of a version's last looks at Redis, for when its keys can no longer be asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LastSight {
+    /// Whether it was ever on sale. One that was not has never held a unit.
+    pub was_on_sale: bool,
+    /// What Redis had open when something last was; `None` when that was never put on record.
+    pub redis: Option<String>,
+    /// Whether the difference that says so is open.
+    pub is_open: bool,
+    /// Whether a person closed it after the retention had ended.
+    pub is_accepted: bool,
+}
+
+fn last_sight(row: &Row) -> Result<LastSight, Error> {
+    Ok(LastSight {
+        was_on_sale: get(row, "was_on_sale")?,
+        redis: get(row, "evidence_redis")?,
+        is_open: get(row, "is_open")?,
+        is_accepted: get(row, "is_accepted")?,
+    })
+}
+
+// The newest difference decides: a word about an older one was about something else.
+const LAST_SIGHT: &str = "-- last_sight
+    SELECT
+        EXISTS (
+            SELECT FROM activity_event AS e
+            WHERE e.activity_id = $1 AND e.sku_id = $2 AND e.version = $3
+                AND e.to_state = 'ACTIVE'
+        ) AS was_on_sale,
+        d.evidence_redis,
+        d.discrepancy_id IS NOT NULL AND d.resolved_at IS NULL AS is_open,
+        d.resolved_at IS NOT NULL AND EXISTS (
+            SELECT FROM reconciliation_action AS r
+            WHERE r.discrepancy_id = d.discrepancy_id AND r.action = $6
+                AND r.happened_at >= a.retention_until
+        ) AS is_accepted
+    FROM activity AS a
+    LEFT JOIN LATERAL (
+        SELECT discrepancy_id, evidence_redis, resolved_at
+        FROM discrepancy
+        WHERE activity_id = $1 AND sku_id = $2 AND version = $3 AND run_kind = $4 AND kind = $5
+        ORDER BY discrepancy_id DESC
+        LIMIT 1
+    ) AS d ON true
+    WHERE a.activity_id = $1 AND a.sku_id = $2 AND a.version = $3";
+
 const RETENTION_DUE: &str = concat!(
     "-- retention_due
     SELECT ",
@@ -161,6 +209,36 @@ impl Store {
             .await?;
         rows.first()
             .map_or_else(|| Ok(OpenWork::default()), open_work)
+    }
+
+    /// What is on record of a version under this kind of difference, as this kind of run put it there.
+    ///
+    /// # Errors
+    /// As every read.
+    pub async fn last_sight(
+        &self,
+        scope: &Scope,
+        run_kind: &str,
+        kind: &str,
+    ) -> Result<LastSight, Error> {
+        let key = ScopeKey::of(scope);
+        let [activity_id, sku_id, version] = key.params();
+        let rows = self
+            .read(
+                "last_sight",
+                LAST_SIGHT,
+                &[
+                    activity_id,
+                    sku_id,
+                    version,
+                    /* run_kind */ &run_kind,
+                    /* kind */ &kind,
+                    /* action */ &RESOLVE,
+                ],
+            )
+            .await?;
+        rows.first()
+            .map_or_else(|| Ok(LastSight::default()), last_sight)
     }
 
     /// The versions that are not archived and whose retention ends within that time, or is over

@@ -5,6 +5,10 @@
 //! it, PostgreSQL must have nothing open, both indexes of every bucket must be empty, a replay must
 //! find nothing to do, and both sides must count the same units left.
 //!
+//! A version whose keys have expired before that was shown can never show it. What Redis was last seen to
+//! have stays on record, and only a person's word about it (`seckillctl reconcile resolve`) lets the
+//! version be archived.
+//!
 //! Extending writes Redis first, meta before the other keys, and PostgreSQL last:
 //!
 //! | crash after | is left | who repairs it |
@@ -27,18 +31,21 @@ use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::{
     EXTEND_KEYS_MAX, Error as RedisError, ExtendRetention, Redis, SCAN_STEP, ScanCursor,
 };
-use seckill_order_store::{Error as StoreError, ErrorKind as StoreErrorKind, Store};
-use seckill_settlement::{Class, Error as SettlementError, Replayer};
+use seckill_order_store::{Error as StoreError, ErrorKind as StoreErrorKind, Store, VersionResult};
+use seckill_settlement::{Error as SettlementError, Evidence, Replayer};
 use seckill_state_machine::{Activity, BucketId, Scope, TimestampMs};
 use tokio::time::{Instant, sleep};
 
 use crate::finding::{Finding, FindingKey};
 use crate::persistence::{Persistence, Seen};
 use crate::rounds::{Round, Rounds, alert};
-use proof::Proof;
+use proof::{CLASS, Proof};
 
 /// Who archives and extends, on record.
 const ACTOR: &str = "reconciler";
+
+/// What is known of a version whose keys are gone.
+const EXPIRED: &str = "expired";
 
 /// Why a look did not get through.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +70,16 @@ pub struct Terms {
     pub extension: Duration,
     /// Between two steps over a bucket's keys.
     pub pause: Duration,
+}
+
+/// What a version has open.
+struct Open {
+    evidence: Evidence,
+    /// Its keys have expired.
+    is_over: bool,
+    /// It is on record and may be closed by a person at any moment: it is only seen again, or their word
+    /// would count for nothing.
+    is_known: bool,
 }
 
 /// Looks after versions whose retention ends.
@@ -120,28 +137,27 @@ impl Retention {
 
     async fn version(&mut self, activity: &Activity, is_over: bool) -> Result<(), Error> {
         let scope = &activity.settings.scope;
+        let kind = self.rounds.kind();
+        let sight = self.store.last_sight(scope, kind, CLASS.word()).await?;
         let proof = if is_over {
-            proof::of_postgres(&self.store, activity, self.rounds.kind()).await?
+            proof::of_postgres(&self.store, activity, &sight, kind).await?
         } else {
             let stores = (&self.redis, &self.store);
-            proof::of_both(stores, &self.replayer, activity, self.rounds.kind()).await?
+            proof::of_both(stores, &self.replayer, activity, &sight, kind).await?
         };
         match proof {
             Proof::Done(result) => {
                 self.record(scope, None).await?;
-                match self.store.archive_version(scope, &result, ACTOR).await {
-                    Ok(moved) => {
-                        tracing::info!(%scope, ?result, ?moved, "archived a version");
-                        Ok(())
-                    }
-                    // Something came up since it was looked at; so it is looked at again.
-                    Err(error) if error.kind() == StoreErrorKind::Conflict => Ok(()),
-                    Err(error) => Err(error.into()),
-                }
+                self.archive(scope, &result).await
             }
-            Proof::Open(reasons) => {
-                let reasons = reasons.join("; ");
-                self.record(scope, Some(&reasons)).await?;
+            Proof::Open(evidence) => {
+                let reasons = format!("{}; {}", evidence.redis, evidence.postgres);
+                let open = Open {
+                    evidence,
+                    is_over,
+                    is_known: is_over && sight.is_open,
+                };
+                self.record(scope, Some(open)).await?;
                 if is_over || self.terms.extension.is_zero() {
                     return Ok(());
                 }
@@ -150,8 +166,20 @@ impl Retention {
         }
     }
 
+    async fn archive(&self, scope: &Scope, result: &VersionResult) -> Result<(), Error> {
+        match self.store.archive_version(scope, result, ACTOR).await {
+            Ok(moved) => {
+                tracing::info!(%scope, ?result, ?moved, "archived a version");
+                Ok(())
+            }
+            // Something came up since it was looked at; so it is looked at again.
+            Err(error) if error.kind() == StoreErrorKind::Conflict => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Puts on record that a version has something open, or that it has not any more.
-    async fn record(&mut self, scope: &Scope, reasons: Option<&str>) -> Result<(), StoreError> {
+    async fn record(&mut self, scope: &Scope, open: Option<Open>) -> Result<(), StoreError> {
         let bucket = scope.bucket(BucketId::ZERO);
         let rule = self
             .rules
@@ -159,15 +187,25 @@ impl Retention {
             .or_insert_with(|| Persistence::new(Duration::ZERO));
         let mut round = Round::begin();
         round.checked = 1;
-        if let Some(reasons) = reasons {
-            // It is the same difference, whatever of it is done meanwhile.
-            let finding = Finding::of_bucket(Class::OpenBeforeRetention, "", reasons).about("");
+        if let Some(open) = open {
+            let finding = Finding {
+                class: CLASS,
+                reservation_id: None,
+                // It is the same difference, whatever of it is done meanwhile; but it is told once more
+                // when it is too late for anything but a person's word.
+                subject: if open.is_over { EXPIRED } else { "" }.to_owned(),
+                evidence: open.evidence,
+            };
             let seen = rule.see(finding.key(), Instant::now());
             let found = finding.in_bucket(&bucket);
             if seen == Seen::Confirmed {
-                alert(&found, Class::OpenBeforeRetention);
+                alert(&found, CLASS);
             }
-            round.found.push(found);
+            if open.is_known {
+                round.waiting.push(found);
+            } else {
+                round.found.push(found);
+            }
         }
         rule.end_round();
         self.rounds.record(scope, &round).await.map(|_| ())

@@ -205,8 +205,8 @@ classes! {
         "The release script found counters or ids that contradict each other." Neither Operator ""
         "look at the bucket's other differences first"
     OpenBeforeRetention "open_before_retention"
-        "A version's keys are about to expire and not all of its work is done." Neither Operator "settle"
-        "settle what is named, or extend the retention"
+        "A version's keys are about to expire, or have expired, and not all of its work was done." Neither Operator "settle"
+        "settle what is named, or extend the retention; once its keys have expired, resolve it when nothing else is open"
 }
 
 impl Class {

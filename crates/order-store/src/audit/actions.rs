@@ -11,7 +11,7 @@ use crate::{Error, Store};
 const PAGE_MAX: i64 = 1_000;
 
 /// The action by which an operator closes a difference, and what comes of it.
-const RESOLVE: &str = "resolve";
+pub(crate) const RESOLVE: &str = "resolve";
 const RESOLVED: &str = "resolved";
 
 /// A repair that was applied, or tried.

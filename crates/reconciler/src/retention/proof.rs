@@ -3,20 +3,27 @@
 use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::{Index, Redis, Stock};
 use seckill_order_store::{
-    DiscrepancyFilter, Error as StoreError, OpenWork, Store, VersionCounts, VersionResult,
+    DiscrepancyFilter, Error as StoreError, LastSight, OpenWork, Store, VersionCounts,
+    VersionResult,
 };
-use seckill_settlement::{Replayer, Tally};
+use seckill_settlement::{Class, Evidence, Replayer, Tally};
 use seckill_state_machine::{Activity, ActivityState, BucketId, Scope};
 
 use super::Error;
+
+/// The difference that says that a version has something open.
+pub const CLASS: Class = Class::OpenBeforeRetention;
+
+/// A side on which nothing is open.
+const NOTHING: &str = "nothing open";
 
 /// What a look came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proof {
     /// Nothing is open; this is what the version came to.
     Done(VersionResult),
-    /// What is open, in words.
-    Open(Vec<String>),
+    /// What is open on each side, in words.
+    Open(Evidence),
 }
 
 /// What Redis has of one bucket.
@@ -37,6 +44,7 @@ pub async fn of_both(
     (redis, store): (&Redis, &Store),
     replayer: &Replayer,
     activity: &Activity,
+    sight: &LastSight,
     own_kind: &str,
 ) -> Result<Proof, Error> {
     let scope = &activity.settings.scope;
@@ -49,6 +57,7 @@ pub async fn of_both(
         let send_pending = redis.index_len(&keys, Index::SendPending).await?;
         buckets.push(BucketEnd {
             bucket_id,
+            // Last: as long as there are counters, the indexes were there as well.
             stock: redis.stock(&keys).await?,
             indexed: expiry.saturating_add(send_pending),
             replayed,
@@ -57,19 +66,31 @@ pub async fn of_both(
     // PostgreSQL last: what Redis no longer has open must be decided there by now.
     let work = open_work(store, scope, own_kind).await?;
     let counts = store.version_counts(scope).await?;
-    Ok(judge(activity.state, &work, counts, Some(&buckets)))
+    let redis = in_redis(&buckets, counts, sight.was_on_sale);
+    let left = left(&buckets);
+    Ok(proof(activity.state, &work, redis, result(counts, left)))
 }
 
-/// Of a version whose keys have expired.
+/// Of a version whose keys have expired. Had it been archived before, it would not be looked at. So
+/// they may have gone with something that nobody else knows of, and a person has to say that this is
+/// known; only a version that was never on sale cannot have lost anything.
 pub async fn of_postgres(
     store: &Store,
     activity: &Activity,
+    sight: &LastSight,
     own_kind: &str,
 ) -> Result<Proof, Error> {
     let scope = &activity.settings.scope;
     let work = open_work(store, scope, own_kind).await?;
     let counts = store.version_counts(scope).await?;
-    Ok(judge(activity.state, &work, counts, None))
+    let result = result(counts, None);
+    Ok(match proof(activity.state, &work, expired(sight), result) {
+        Proof::Open(Evidence { redis, postgres }) => Proof::Open(Evidence {
+            redis,
+            postgres: format!("its keys have expired; {postgres}"),
+        }),
+        done => done,
+    })
 }
 
 /// What PostgreSQL has open, but for the difference that says just that.
@@ -85,22 +106,39 @@ async fn open_work(store: &Store, scope: &Scope, own_kind: &str) -> Result<OpenW
     Ok(work)
 }
 
-/// The rule.
-fn judge(
+/// The rule: nothing open in Redis, nothing in PostgreSQL, and nobody can buy.
+fn proof(
     state: ActivityState,
     work: &OpenWork,
-    counts: VersionCounts,
-    buckets: Option<&[BucketEnd]>,
+    redis: Option<String>,
+    result: VersionResult,
 ) -> Proof {
-    let mut reasons = Vec::new();
+    let mut postgres = Vec::new();
     if state != ActivityState::Closed {
-        reasons.push(format!("it is {state}, not CLOSED"));
+        postgres.push(format!("it is {state}, not CLOSED"));
     }
     if !work.is_none() {
-        reasons.push(work.to_string());
+        postgres.push(work.to_string());
     }
-    for bucket in buckets.unwrap_or_default() {
+    if redis.is_none() && postgres.is_empty() {
+        return Proof::Done(result);
+    }
+    let postgres = (!postgres.is_empty()).then(|| postgres.join("; "));
+    let or_nothing = |side: Option<String>| side.unwrap_or_else(|| NOTHING.to_owned());
+    Proof::Open(Evidence {
+        redis: or_nothing(redis),
+        postgres: or_nothing(postgres),
+    })
+}
+
+/// What Redis has open.
+fn in_redis(buckets: &[BucketEnd], counts: VersionCounts, was_on_sale: bool) -> Option<String> {
+    let mut reasons = Vec::new();
+    for bucket in buckets {
         let id = bucket.bucket_id;
+        if bucket.stock.is_none() && was_on_sale {
+            reasons.push(format!("bucket {id} has no counters"));
+        }
         if bucket.indexed > 0 {
             let members = bucket.indexed;
             reasons.push(format!("bucket {id} has {members} open index members"));
@@ -110,19 +148,28 @@ fn judge(
             reasons.push(format!("bucket {id}: {changed} replayed now, {open} open"));
         }
     }
-    let redis_left = buckets.and_then(left);
-    let difference = difference(counts, redis_left);
+    let difference = difference(counts, left(buckets));
     if difference != 0 {
         reasons.push(format!("the two sides differ by {difference} units"));
     }
-    if reasons.is_empty() {
-        Proof::Done(VersionResult {
-            counts,
-            redis_left,
-            difference,
-        })
-    } else {
-        Proof::Open(reasons)
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+/// What Redis may have had open when its keys expired: what was last seen of it, word for word, so that
+/// the record goes on saying so.
+fn expired(sight: &LastSight) -> Option<String> {
+    if !sight.was_on_sale || sight.is_accepted {
+        return None;
+    }
+    let unseen = || "nobody looked before its keys expired".to_owned();
+    Some(sight.redis.clone().unwrap_or_else(unseen))
+}
+
+fn result(counts: VersionCounts, redis_left: Option<u64>) -> VersionResult {
+    VersionResult {
+        counts,
+        redis_left,
+        difference: difference(counts, redis_left),
     }
 }
 
@@ -143,78 +190,4 @@ fn difference(counts: VersionCounts, redis_left: Option<u64>) -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use seckill_state_machine::invariants::StockCounters;
-
-    use super::*;
-
-    const COUNTS: VersionCounts = VersionCounts {
-        total_stock: 10,
-        orders: 4,
-        order_units: 4,
-        cancelled: 0,
-        released: 1,
-        rejected: 1,
-    };
-
-    fn bucket(available: u64) -> BucketEnd {
-        BucketEnd {
-            bucket_id: BucketId::ZERO,
-            stock: Some(Stock {
-                counters: StockCounters {
-                    initial: 10,
-                    available,
-                    reserved: 10 - available,
-                },
-                released_total: 2,
-            }),
-            indexed: 0,
-            replayed: Tally::default(),
-        }
-    }
-
-    fn reasons(state: ActivityState, work: &OpenWork, bucket: BucketEnd) -> usize {
-        match judge(state, work, COUNTS, Some(&[bucket])) {
-            Proof::Done(_) => 0,
-            Proof::Open(reasons) => reasons.len(),
-        }
-    }
-
-    #[test]
-    fn a_version_ends_only_when_nothing_is_open_anywhere_and_every_unit_is_accounted_for() {
-        let none = OpenWork::default();
-        let done = judge(ActivityState::Closed, &none, COUNTS, Some(&[bucket(6)]));
-        let result = VersionResult {
-            counts: COUNTS,
-            redis_left: Some(6),
-            difference: 0,
-        };
-        assert_eq!(done, Proof::Done(result));
-        assert_eq!(reasons(ActivityState::Paused, &none, bucket(6)), 1);
-        let task = OpenWork { tasks: 1, ..none };
-        assert_eq!(reasons(ActivityState::Closed, &task, bucket(6)), 1);
-        let member = BucketEnd {
-            indexed: 1,
-            ..bucket(6)
-        };
-        assert_eq!(reasons(ActivityState::Closed, &none, member), 1);
-        assert_eq!(reasons(ActivityState::Closed, &none, bucket(5)), 1);
-        let waits = BucketEnd {
-            replayed: Tally {
-                waits: 1,
-                ..Tally::default()
-            },
-            ..bucket(6)
-        };
-        assert_eq!(reasons(ActivityState::Closed, &none, waits), 1);
-    }
-
-    #[test]
-    fn what_redis_can_no_longer_tell_is_no_difference() {
-        let none = OpenWork::default();
-        let Proof::Done(result) = judge(ActivityState::Closed, &none, COUNTS, None) else {
-            panic!("nothing is open");
-        };
-        assert_eq!((result.redis_left, result.difference), (None, 0));
-    }
-}
+mod tests;
