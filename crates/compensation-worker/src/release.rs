@@ -280,7 +280,8 @@ impl Releaser {
         facts: &Facts,
         done: &'static str,
     ) -> Result<Ending, Error> {
-        let replayed = self.replayer.replay_facts(facts).await?;
+        let replayer = self.replayer.under(task.claim());
+        let replayed = replayer.replay_facts(facts).await?;
         if let Some((kind, detail)) = replayed.difference() {
             self.report(task, kind, detail.to_owned()).await;
         }

@@ -56,4 +56,4 @@ pub use patience::{Overdue, WatchNote};
 pub use pool::{Store, StoreConfig};
 pub use recovery::{QueueEnd, RecoveryWindow};
 pub use retention::{LastSight, OpenWork};
-pub use tasks::{CompensationTask, NewTask, TaskOrigin};
+pub use tasks::{Claim, CompensationTask, NewTask, TaskOrigin};

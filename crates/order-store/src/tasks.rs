@@ -93,12 +93,32 @@ pub struct CompensationTask {
     pub lease_token: Uuid,
 }
 
+/// The claim of one worker on a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim(Uuid);
+
+impl CompensationTask {
+    /// The claim under which its worker holds it.
+    #[must_use]
+    pub const fn claim(&self) -> Claim {
+        Claim(self.lease_token)
+    }
+}
+
 /// How tasks are opened by another transaction.
 pub(crate) struct Opening {
     origin: TaskOrigin,
     due_in_ms: i64,
     reopen_open: bool,
+    outdates: Outdates,
     by: &'static str,
+}
+
+/// Which claims on an open task lose their result, next to all when it is reopened.
+enum Outdates {
+    None,
+    /// Every one but the caller's own.
+    AllBut(Option<Claim>),
 }
 
 impl Opening {
@@ -108,6 +128,7 @@ impl Opening {
             origin,
             due_in_ms: 0,
             reopen_open: true,
+            outdates: Outdates::None,
             by,
         }
     }
@@ -118,8 +139,16 @@ impl Opening {
             origin,
             due_in_ms,
             reopen_open: false,
+            outdates: Outdates::None,
             by,
         }
+    }
+
+    /// The same, but whoever works on an open one, other than the caller, may have looked before the
+    /// caller did: it gets the next generation, so that the result of that work does not close it.
+    pub(crate) const fn outdating_others(mut self, own: Option<Claim>) -> Self {
+        self.outdates = Outdates::AllBut(own);
+        self
     }
 }
 
@@ -136,6 +165,10 @@ pub(crate) async fn open(
         return Ok(BTreeSet::new());
     }
     let columns = Columns::of(requests);
+    let (outdates, own) = match opening.outdates {
+        Outdates::None => (false, None),
+        Outdates::AllBut(own) => (true, own.map(|Claim(token)| token)),
+    };
     let rows = session
         .query(
             "-- open_tasks
@@ -153,7 +186,10 @@ pub(crate) async fn open(
             )
             ORDER BY r.reservation_id COLLATE \"C\"
             ON CONFLICT (reservation_id) DO UPDATE
-            SET origin = excluded.origin,
+            SET origin = CASE
+                    WHEN t.closed_at IS NULL AND NOT $13 THEN t.origin
+                    ELSE excluded.origin
+                END,
                 generation = t.generation + 1,
                 next_attempt_at = CASE
                     WHEN t.closed_at IS NULL
@@ -161,9 +197,14 @@ pub(crate) async fn open(
                     ELSE excluded.next_attempt_at
                 END,
                 attempts = CASE WHEN t.closed_at IS NULL THEN t.attempts ELSE 0 END,
-                opened_at = now(), closed_at = NULL, result = NULL,
-                updated_by = excluded.updated_by
+                opened_at = CASE
+                    WHEN t.closed_at IS NULL AND NOT $13 THEN t.opened_at
+                    ELSE now()
+                END,
+                closed_at = NULL, result = NULL, updated_by = excluded.updated_by
             WHERE t.closed_at IS NOT NULL OR $13
+                -- A claim whose time is over counts as well: its worker may still end the task.
+                OR ($15 AND t.lease_token IS NOT NULL AND t.lease_token IS DISTINCT FROM $16::uuid)
             RETURNING t.reservation_id",
             &[
                 &columns.reservation_id,
@@ -180,6 +221,8 @@ pub(crate) async fn open(
                 /* due_in_ms */ &opening.due_in_ms,
                 /* reopen_open */ &opening.reopen_open,
                 /* updated_by */ &opening.by,
+                /* outdates_claims */ &outdates,
+                /* own_token */ &own,
             ],
         )
         .await?;
@@ -336,6 +379,7 @@ impl Store {
             origin: task.origin,
             due_in_ms: millis("due_in", task.due_in)?,
             reopen_open: true,
+            outdates: Outdates::None,
             by: "open_task",
         };
         self.run_tx("open_task", async |session| {

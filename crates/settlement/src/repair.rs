@@ -193,7 +193,10 @@ async fn hand_over_overdue(repairer: &Repairer, on: &On<'_>) -> Result<RepairOut
 async fn fence(repairer: &Repairer, on: &On<'_>) -> Result<RepairOutcome, Error> {
     match repairer.reservation(on).await? {
         Some(record) if record.status == ReservationStatus::Released => {
-            repairer.store.hand_over(&record.order_request()).await?;
+            repairer
+                .store
+                .hand_over(&record.order_request(), None)
+                .await?;
             Ok(RepairOutcome::Repaired("handed_over".to_owned()))
         }
         _ => Ok(RepairOutcome::AlreadyGone),

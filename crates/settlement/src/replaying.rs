@@ -27,7 +27,7 @@ use std::borrow::Cow;
 
 use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::{ErrorKind as RedisErrorKind, Redis};
-use seckill_order_store::{DecisionRecord, Store};
+use seckill_order_store::{Claim, DecisionRecord, Store};
 use seckill_state_machine::{ReservationId, Traceparent};
 
 use crate::discrepancies::kind;
@@ -183,6 +183,8 @@ pub struct Replayer {
     redis: Redis,
     store: Store,
     waiting: Waiting,
+    /// The claim under which the task of what is replayed is held, if it is.
+    own: Option<Claim>,
 }
 
 impl Replayer {
@@ -193,6 +195,16 @@ impl Replayer {
             redis,
             store,
             waiting: Waiting::default(),
+            own: None,
+        }
+    }
+
+    /// The same for the work on a claimed task, whose claim it must not take for another worker's.
+    #[must_use]
+    pub fn under(&self, claim: Claim) -> Self {
+        Self {
+            own: Some(claim),
+            ..self.clone()
         }
     }
 

@@ -9,16 +9,19 @@ use super::discrepancies::{FoundColumns, found_rows};
 use crate::pool::Reruns;
 use crate::rows::{get, version};
 use crate::tasks::{self, Opening};
-use crate::{Error, Store, TaskOrigin};
+use crate::{Claim, Error, Store, TaskOrigin};
 
 impl Store {
-    /// Opens the task of a reservation that Redis still holds although it was given up. A task that
-    /// is open already stays as it is, so this may be repeated at any time.
+    /// Opens the task of a reservation that Redis still holds although it was given up. One that is open
+    /// already keeps its time, so this may be repeated at any time; if a worker is busy with it, it gets
+    /// the next generation, since that worker may have looked before Redis lost what it had done.
+    /// `own` is the claim under which the caller itself works on the task.
     ///
     /// # Errors
     /// As every write.
-    pub async fn hand_over(&self, request: &OrderRequest) -> Result<(), Error> {
+    pub async fn hand_over(&self, request: &OrderRequest, own: Option<Claim>) -> Result<(), Error> {
         let opening = Opening::unless_open(TaskOrigin::HeldAgain, 0, "hand_over");
+        let opening = opening.outdating_others(own);
         self.run_tx("hand_over", async |session| {
             tasks::open(session, &[request], &opening).await?;
             Ok(())

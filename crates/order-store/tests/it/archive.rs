@@ -310,11 +310,11 @@ async fn an_archive_that_broke_off_between_batches_is_gone_on_with() {
     assert!(sale.store.open_scopes().await.unwrap().is_empty());
     sale.store.resume_archive(&sale.scope).await.unwrap_err();
     // Somebody who has not heard of the end opens a task; that work is not thrown away.
-    sale.store.hand_over(&requests[0]).await.unwrap();
+    sale.store.hand_over(&requests[0], None).await.unwrap();
     let last = requests
         .iter()
         .find(|r| r.reservation_id.as_str() == ids[2_499]);
-    sale.store.hand_over(last.unwrap()).await.unwrap();
+    sale.store.hand_over(last.unwrap(), None).await.unwrap();
 
     sale.db
         .execute("ALTER TABLE orders_archive DROP CONSTRAINT full_disk")

@@ -257,17 +257,20 @@ async fn a_report_about_a_reservation_is_seen_again_and_closed() {
 }
 
 /// Goal: handing a reservation over again and again opens its task once each time it is closed, and
-/// leaves an open one, with its claim and its backoff, alone.
+/// leaves an open one alone, and its worker who does so itself.
 #[tokio::test]
 async fn handing_over_again_leaves_an_open_task_alone() {
     let sale = sale(5, 1).await;
     let asked = sale.request(1);
     let lease = Duration::from_secs(60);
     for generation in 1..=2 {
-        sale.store.hand_over(&asked).await.unwrap();
+        for _ in 0..2 {
+            sale.store.hand_over(&asked, None).await.unwrap();
+        }
         let task = sale.store.claim_tasks(1, lease).await.unwrap().remove(0);
         assert_eq!(task.generation, generation);
-        sale.store.hand_over(&asked).await.unwrap();
+        let own = Some(task.claim());
+        sale.store.hand_over(&asked, own).await.unwrap();
         assert!(sale.store.finish_task(&task, "released").await.unwrap());
     }
 }

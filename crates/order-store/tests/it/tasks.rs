@@ -201,3 +201,66 @@ async fn a_task_is_not_claimed_before_it_is_due() {
         .unwrap();
     assert_eq!(sale.store.claim_tasks(5, PATIENCE).await.unwrap().len(), 1);
 }
+
+/// Goal: whoever finds units held again while a worker is busy voids that worker's result, and a worker
+/// that finds the same about its own task does not void its own.
+#[tokio::test]
+async fn a_hand_over_voids_the_result_of_every_worker_but_the_caller() {
+    let sale = sale(5, 1).await;
+    let asked = sale.request(1);
+    sale.store
+        .open_task(&task(&asked, TaskOrigin::Overdue))
+        .await
+        .unwrap();
+    // Nobody is busy: nothing is voided, whatever is found.
+    sale.store.hand_over(&asked, None).await.unwrap();
+    let first = sale.store.claim_tasks(1, PATIENCE).await.unwrap().remove(0);
+    assert_eq!((first.generation, first.origin), (1, TaskOrigin::Overdue));
+    // Its own look.
+    let own = Some(first.claim());
+    sale.store.hand_over(&asked, own).await.unwrap();
+    let wait = Duration::from_secs(3_600);
+    assert!(sale.store.retry_task(&first, "waits", wait).await.unwrap());
+    assert_eq!(sale.store.claim_tasks(1, PATIENCE).await.unwrap(), []);
+
+    let due = "UPDATE compensation_task SET next_attempt_at = now() - interval '1 minute'";
+    sale.db.execute(due).await;
+    // A lease that is over is no end of the work under it.
+    for lease in [PATIENCE, Duration::ZERO] {
+        let busy = sale.store.claim_tasks(1, lease).await.unwrap().remove(0);
+        sale.store.hand_over(&asked, own).await.unwrap();
+        assert!(!sale.store.finish_task(&busy, "released").await.unwrap());
+        let again = sale.store.claim_tasks(1, PATIENCE).await.unwrap().remove(0);
+        assert_eq!(again.generation, busy.generation + 1);
+        assert_eq!(again.origin, TaskOrigin::Overdue);
+        let now = Duration::ZERO;
+        assert!(sale.store.retry_task(&again, "again", now).await.unwrap());
+    }
+}
+
+/// Goal: however a hand-over and the end of the work meet, the task is open afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_that_races_the_end_of_the_work_leaves_the_task_open() {
+    let sale = sale(5, 1).await;
+    for n in 0..40 {
+        let asked = sale.request(n);
+        sale.store
+            .open_task(&task(&asked, TaskOrigin::Rejected))
+            .await
+            .unwrap();
+        let busy = sale.store.claim_tasks(1, PATIENCE).await.unwrap().remove(0);
+        let (finished, handed_over) = tokio::join!(
+            sale.store.finish_task(&busy, "released"),
+            sale.store.hand_over(&asked, None),
+        );
+        (finished.unwrap(), handed_over.unwrap());
+        let open = sale
+            .store
+            .claim_tasks(10, PATIENCE)
+            .await
+            .unwrap()
+            .remove(0);
+        assert_eq!(open.generation, 2, "round {n}");
+        assert!(sale.store.finish_task(&open, "released").await.unwrap());
+    }
+}

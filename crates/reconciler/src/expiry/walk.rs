@@ -306,7 +306,7 @@ impl Walk {
             page.waiting.push(finding.in_bucket(self.keys.scope()));
             return Ok(());
         }
-        let handed_over = match store.hand_over(&record.order_request()).await {
+        let handed_over = match store.hand_over(&record.order_request(), None).await {
             Ok(()) => true,
             Err(error) if is_refused(&error) => {
                 finding.evidence.postgres = format!("given up; its task cannot be opened: {error}");

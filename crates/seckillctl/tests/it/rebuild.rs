@@ -52,7 +52,7 @@ async fn every_kind() -> World {
         "{decided:?}"
     );
     let given_up = world.reserve(4).await;
-    world.store.hand_over(&given_up).await.unwrap();
+    world.store.hand_over(&given_up, None).await.unwrap();
     for task in world.store.claim_tasks(10, LEASE).await.unwrap() {
         if task.request.reservation_id == given_up.reservation_id {
             world.store.fence(&task).await.unwrap();

@@ -199,9 +199,10 @@ impl Replayer {
     }
 
     /// Every time it is seen: the task may have been closed by a release that a failover then undid. A
-    /// task that is open keeps its claim and its backoff.
+    /// task that is open keeps its claim and its backoff; the claim of another worker counts for nothing
+    /// any more.
     async fn hand_over(&self, facts: &Facts) -> Result<Option<Replayed>, Error> {
-        self.store.hand_over(&facts.request).await?;
+        self.store.hand_over(&facts.request, self.own).await?;
         Ok(Some(Replayed::HandedOver))
     }
 
@@ -279,7 +280,7 @@ impl Replayer {
                     order_id: order_id.clone(),
                 });
                 // Its task is what outlives this process, and what tells the other replicas.
-                self.store.hand_over(request).await?;
+                self.store.hand_over(request, self.own).await?;
                 Some(Replayed::Waits)
             }
             RebuildCode::ConfigMissing if reply.detail == STOCK_MISSING => {

@@ -1,5 +1,7 @@
 //! A bucket that fell back to an earlier state of itself converges by replay, whatever it did meanwhile.
 
+use std::time::Duration;
+
 use seckill_settlement::{Replayed, Replayer};
 use seckill_state_machine::{ReservationStatus as S, ReserveCode};
 
@@ -158,4 +160,27 @@ async fn a_deleted_record_is_rebuilt_from_available_units_and_never_from_nothing
     assert_eq!(world.replay(&request).await, Replayed::Waits);
     assert_eq!(world.units().await, (0, 1));
     assert_eq!(world.status(&request).await, None);
+}
+
+/// Goal: a worker whose order waits for units does not void its own attempt, and any other replay of it
+/// does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_under_a_claim_leaves_that_claim_alone() {
+    let world = World::open(1).await;
+    let request = request(1);
+    world.bought(&request).await;
+    world.lose(&request).await;
+    assert_eq!(world.replay(&request).await, Replayed::Waits);
+    let lease = Duration::from_secs(60);
+    let claim = async || world.store.claim_tasks(1, lease).await.unwrap().remove(0);
+    let decision = world.decision(&request).await;
+    let task = claim().await;
+    let own = world.replayer.under(task.claim());
+    assert_eq!(own.replay(&decision).await.unwrap(), Replayed::Waits);
+    let later = world.store.retry_task(&task, "waits", Duration::ZERO).await;
+    assert!(later.unwrap());
+    let task = claim().await;
+    assert_eq!(world.replay(&request).await, Replayed::Waits);
+    assert!(!world.store.finish_task(&task, "done").await.unwrap());
+    assert_eq!(world.open_tasks().await.len(), 1);
 }

@@ -89,7 +89,7 @@ async fn text_that_a_database_cannot_hold_stops_no_check() {
     };
     sale.store.note_watch(&note).await.unwrap();
     let asked = sale.request(1);
-    sale.store.hand_over(&asked).await.unwrap();
+    sale.store.hand_over(&asked, None).await.unwrap();
     let lease = Duration::from_secs(60);
     let task = sale.store.claim_tasks(1, lease).await.unwrap().remove(0);
     let retried = sale.store.retry_task(&task, "e\0", lease).await;
