@@ -50,7 +50,60 @@ pub struct LastRun {
     pub outcome: RunOutcome,
 }
 
+/// How much of one kind waits for an operator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// Why messages were parked, or the class of differences.
+    pub kind: String,
+    /// Whether a service is about to do away with it by itself.
+    pub is_mended: bool,
+    /// How many.
+    pub count: u64,
+}
+
 impl Store {
+    /// Parked messages that nobody has done anything about, by reason.
+    ///
+    /// # Errors
+    /// As every read.
+    pub async fn waiting_letters(&self) -> Result<Vec<Waiting>, Error> {
+        self.waiting(
+            "waiting_letters",
+            "-- waiting_letters
+            SELECT reason AS kind, false AS is_mended, count(*) AS n
+            FROM dead_letter WHERE status = 'OPEN'
+            GROUP BY reason ORDER BY n DESC, reason",
+        )
+        .await
+    }
+
+    /// Differences that are there, by class; those that wait for a person come first.
+    ///
+    /// # Errors
+    /// As every read.
+    pub async fn waiting_differences(&self) -> Result<Vec<Waiting>, Error> {
+        self.waiting(
+            "waiting_differences",
+            "-- waiting_differences
+            SELECT kind, repairable = 'AUTOMATIC' AS is_mended, count(*) AS n
+            FROM discrepancy WHERE resolved_at IS NULL
+            GROUP BY kind, repairable = 'AUTOMATIC' ORDER BY is_mended, n DESC, kind",
+        )
+        .await
+    }
+
+    async fn waiting(&self, name: &'static str, query: &str) -> Result<Vec<Waiting>, Error> {
+        let waiting = |row: &Row| {
+            Ok(Waiting {
+                kind: get(row, "kind")?,
+                is_mended: get(row, "is_mended")?,
+                count: number(row, "n")?,
+            })
+        };
+        let rows = self.read(name, query, &[]).await?;
+        rows.iter().map(waiting).collect()
+    }
+
     /// The last round of every kind of check that looked at a version within the last week.
     ///
     /// # Errors

@@ -47,7 +47,7 @@ pub use decide::Decided;
 pub use error::{Cause, Error, ErrorKind};
 pub use facts::{DecisionRecord, ReservationRef};
 pub use fence::Fence;
-pub use inspect::{LastRun, ServerFacts};
+pub use inspect::{LastRun, ServerFacts, Waiting};
 pub use letters::{KeptLetter, LetterAction, LetterFilter, LetterStatus, ParkedLetter};
 pub use migrate::{Migrated, migrate, schema_fingerprint};
 pub use outbox::OutboxRow;

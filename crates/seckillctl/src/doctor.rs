@@ -11,6 +11,7 @@ mod finding;
 mod postgres;
 mod redis;
 mod users;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,6 +97,9 @@ pub async fn run(args: Args, output: Output, bus: Option<&BusRuntime>) -> anyhow
     );
     let mut findings = [asked.0, asked.1, asked.2?].concat();
     findings.push(clocks::check(redis.as_ref().ok(), store.as_ref().ok()).await);
+    if let Ok(store) = &store {
+        findings.extend(waiting::check(store).await);
+    }
     let control = redis.ok().zip(store.ok());
     let control = control.map(|(redis, store)| Control::new(store, redis));
     findings.extend(activities::check(&open, args.hmac_secrets.as_deref(), control.as_ref()).await);

@@ -8,10 +8,7 @@ use seckill_order_store::Store;
 use seckill_state_machine::{Activity, ActivityState};
 
 use super::ASK_LIMIT;
-use super::finding::{Area, Finding, Grade, unless};
-
-/// Scopes that one line names; the rest is counted.
-const NAMED_MAX: usize = 5;
+use super::finding::{Area, Finding, Grade, some_of, unless};
 
 /// Every version whose keys live, or why that is not known.
 pub type Open = Result<Vec<Activity>, String>;
@@ -120,14 +117,6 @@ fn judge_pointers(pointers: &[PointerState]) -> Finding {
     )
 }
 
-fn some_of(names: &[String]) -> String {
-    let named = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>();
-    match names.len().saturating_sub(NAMED_MAX) {
-        0 => named.join("; "),
-        more => format!("{}; and {more} more", named.join("; ")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use seckill_state_machine::{
@@ -174,12 +163,5 @@ mod tests {
         assert!(!format!("{missed:?}").contains("QUFB"));
         assert_eq!(judge_secrets(&[activity(1)], None).verdict, Grade::Warn);
         assert_eq!(judge_secrets(&[], None).verdict, Grade::Ok);
-    }
-
-    #[test]
-    fn a_long_list_is_cut_and_says_so() {
-        let names: Vec<String> = (0..7).map(|n| n.to_string()).collect();
-        assert_eq!(some_of(&names), "0; 1; 2; 3; 4; and 2 more");
-        assert_eq!(some_of(&names[..2]), "0; 1");
     }
 }

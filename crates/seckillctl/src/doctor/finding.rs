@@ -18,6 +18,8 @@ pub enum Area {
     Clocks,
     /// What is on sale.
     Activities,
+    /// What waits for somebody.
+    Waiting,
 }
 
 impl Area {
@@ -30,6 +32,7 @@ impl Area {
             Self::Broker => "broker",
             Self::Clocks => "clocks",
             Self::Activities => "activities",
+            Self::Waiting => "waiting",
         }
     }
 }
@@ -122,8 +125,32 @@ impl Finding {
     }
 }
 
+/// Names that one line tells; the rest is counted.
+const NAMED_MAX: usize = 5;
+
+/// The first of them, and how many more there are.
+pub fn some_of(names: &[String]) -> String {
+    let named = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>();
+    match names.len().saturating_sub(NAMED_MAX) {
+        0 => named.join("; "),
+        more => format!("{}; and {more} more", named.join("; ")),
+    }
+}
+
 /// `Ok` when it holds, else the given grade.
 #[must_use]
 pub const fn unless(holds: bool, grade: Grade) -> Grade {
     if holds { Grade::Ok } else { grade }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_list_is_cut_and_says_so() {
+        let names: Vec<String> = (0..7).map(|n| n.to_string()).collect();
+        assert_eq!(some_of(&names), "0; 1; 2; 3; 4; and 2 more");
+        assert_eq!(some_of(&names[..2]), "0; 1");
+    }
 }

@@ -1,10 +1,12 @@
 //! What Redis must be: durable within a second, never evicting, writable, and not alone.
 //!
-//! The design's guarantees rest on these settings. An eviction loses a reservation without a trace, an
-//! append-only file that is off loses everything with the process, and a primary that takes writes
-//! without a replica loses them all with its machine.
+//! The design's guarantees rest on some of its settings. An eviction loses a reservation without a trace,
+//! an append-only file that is off loses everything with the process, and a primary that takes writes
+//! without a replica loses them all with its machine. Those are requirements. Every other setting of the
+//! shipped `redis.conf` is compared as well, as advice.
 
 mod judge;
+mod shipped;
 
 use std::collections::BTreeMap;
 
@@ -72,11 +74,19 @@ async fn facts(redis: &Redis, node: &ServerNode, several: bool) -> Result<NodeFa
             true => format!(" of {}", node.address),
             false => String::new(),
         },
-        config: match redis.server_config(node, &judge::SETTINGS).await {
-            Ok(config) => Ok(config),
-            Err(error) => Err(error.to_string()),
-        },
+        config: settings(redis, node)
+            .await
+            .map_err(|error| error.to_string()),
         info,
         cluster,
     })
+}
+
+/// The settings that are judged. They are asked for in one call, since each of some sixty would be a chance
+/// to be too late on a busy server; what nobody judges, passwords among it, is dropped at once.
+async fn settings(redis: &Redis, node: &ServerNode) -> Result<BTreeMap<String, String>, Error> {
+    let judged = judge::names();
+    let mut settings = redis.server_config(node, &["*"]).await?;
+    settings.retain(|name, _| judged.contains(&name.as_str()));
+    Ok(settings)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use seckill_integration_tests::{CtlOutput, Sandbox};
+use seckill_integration_tests::{CtlOutput, RedisUsers, Sandbox};
 use seckill_test_support::PrivateRedis;
 use serde_json::Value;
 
@@ -276,4 +276,105 @@ async fn shipped_users_have_what_they_need_and_every_right_more_or_less_is_named
         assert!(found.contains(words), "{rule}: {found}");
         redis.cli(&shipped_user(name)).await;
     }
+}
+
+/// Goal: an installation that was started with the shipped file has nothing to change in it, and each
+/// setting that is another one is named with what it is worth. Method: a pair of servers as shipped, the
+/// doctor as its own user, requirements and advice of every form of value.
+#[tokio::test]
+async fn the_shipped_file_agrees_with_itself_and_every_other_setting_is_named() {
+    let builder = Sandbox::builder().shipped_redis();
+    let sandbox = builder
+        .redis_arguments(&["--maxmemory", "1gb", "--repl-diskless-sync-delay", "1"])
+        .start()
+        .await;
+    let primary = sandbox.redis();
+    let url = primary.url_as("doctor", &RedisUsers::password("doctor"));
+    let examine = async || sandbox.ctl(&["doctor", "--redis-url", &url]).await;
+    let of_redis = |output: &CtlOutput| -> BTreeSet<String> {
+        let grades = ["warn", "fail"].into_iter();
+        let named = grades.flat_map(|grade| graded(output, grade));
+        named.filter(|name| name.starts_with("redis ")).collect()
+    };
+    let good = examine().await;
+    // What the test itself says on the command line of its servers.
+    let own = set(&["redis repl-diskless-sync-delay", "redis save"]);
+    let named = of_redis(&good);
+    assert!(named.is_subset(&own), "{named:?}");
+    let line = finding(&good, "redis.conf")["found"].to_string();
+    assert!(line.contains("as shipped"), "{line}");
+
+    for (setting, wrong, verdict) in [
+        ("no-appendfsync-on-rewrite", "yes", "fail"),
+        ("replica-read-only", "no", "fail"),
+        ("min-replicas-to-write", "0", "fail"),
+        ("repl-backlog-size", "1mb", "warn"),
+        ("client-output-buffer-limit", "pubsub 0 0 0", "warn"),
+        ("cluster-require-full-coverage", "yes", "warn"),
+        ("lazyfree-lazy-expire", "no", "warn"),
+    ] {
+        let before = primary.cli(&["CONFIG", "GET", setting]).await.texts()[1].clone();
+        let changed = primary.cli(&["CONFIG", "SET", setting, wrong]).await;
+        assert_eq!(changed.error(), None, "{setting}");
+        let output = examine().await;
+        let named: BTreeSet<String> = of_redis(&output).difference(&named).cloned().collect();
+        assert_eq!(named, set(&[&format!("redis {setting}")]));
+        assert_eq!(finding(&output, setting)["verdict"], verdict, "{setting}");
+        primary.cli(&["CONFIG", "SET", setting, &before]).await;
+    }
+    assert_eq!(of_redis(&examine().await), named);
+}
+
+/// Goal: what waits for somebody is told with its number and the command that shows it, and is no fault
+/// of the installation. Method: letters and differences of both kinds, written as the services do.
+#[tokio::test]
+async fn what_waits_for_somebody_is_told_and_fails_nothing() {
+    let sandbox = sandbox().await;
+    let checks = [
+        "dead letters",
+        "differences for a person",
+        "differences being mended",
+    ];
+    let clean = examine(&sandbox, &[]).await;
+    for check in checks {
+        assert_eq!(finding(&clean, check)["verdict"], "ok", "{check}");
+    }
+    let database = sandbox.database();
+    let write = "
+        INSERT INTO dead_letter (topic, consumer_group, broker_message_id, queue_id, queue_offset,
+            body, properties, reason, error, attempts)
+        SELECT 't', 'order-consumer', 'b-' || n, 0, n, 'x', '{}', 'undecodable', 'e', 1
+        FROM generate_series(1, 3) AS n;
+        WITH run AS (
+            INSERT INTO reconciliation_run (kind, instance) VALUES ('holders', 'test') RETURNING run_id
+        )
+        INSERT INTO discrepancy (run_kind, kind, activity_id, sku_id, version, bucket_id, detail,
+            first_run_id, last_run_id, repairable)
+        SELECT 'holders', word, 'a', 's', 1, 0, 'd', run_id, run_id, repairable
+        FROM run, (VALUES ('duplicate_order', 'NONE'), ('index_stray', 'OPERATOR'),
+            ('not_settled', 'AUTOMATIC')) AS found (word, repairable)";
+    database.execute(write).await;
+    let output = examine(&sandbox, &[]).await;
+    assert_eq!(failed(&output), set(&[]), "{output:?}");
+    for (check, found, command) in [
+        (checks[0], "3: 3 undecodable", "seckillctl dlq list"),
+        (
+            checks[1],
+            "2: 1 duplicate_order; 1 index_stray",
+            "seckillctl reconcile plan",
+        ),
+        (checks[2], "1: 1 not_settled", "seckillctl reconcile plan"),
+    ] {
+        let told = finding(&output, check);
+        assert_eq!(
+            (&told["verdict"], &told["found"]),
+            (&"warn".into(), &found.into())
+        );
+        assert!(told["hint"].as_str().unwrap().contains(command), "{told}");
+    }
+    let discard = ["--apply", "--actor", "tester", "--reason", "made up"];
+    let about = ["dlq", "discard", "--parked-reason", "undecodable"];
+    sandbox.ctl_ok(&[&about[..], &discard].concat()).await;
+    let output = examine(&sandbox, &[]).await;
+    assert_eq!(finding(&output, checks[0])["verdict"], "ok");
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::shipped;
 use crate::doctor::Profile;
 use crate::doctor::finding::{Area, Finding, Grade, unless};
 
@@ -24,17 +25,11 @@ const SLOWLOG_MAX_US: i64 = 10_000;
 /// The slots of a cluster.
 const SLOTS: &str = "16384";
 
-/// What is asked of `CONFIG GET`.
-pub const SETTINGS: [&str; 8] = [
-    "appendfsync",
-    "appendonly",
-    "latency-monitor-threshold",
-    "maxmemory",
-    "maxmemory-policy",
-    "min-replicas-max-lag",
-    "min-replicas-to-write",
-    "slowlog-log-slower-than",
-];
+/// What is asked of `CONFIG GET`: all of the shipped file, and the limit that each node has of its own.
+pub fn names() -> Vec<&'static str> {
+    let shipped = shipped::settings().into_keys();
+    shipped.chain(["maxmemory"]).collect()
+}
 
 /// One server's answers.
 #[derive(Debug)]
@@ -136,6 +131,7 @@ pub fn judge(facts: &NodeFacts, profile: Profile) -> Vec<Finding> {
             found.extend(memory_settings(facts, config, profile));
             found.extend(replication_settings(facts, config, profile));
             found.extend(watching(facts, config));
+            found.extend(advice(facts, config, profile));
         }
         Err(why) => found.push(facts.finding(
             Grade::Fail,
@@ -181,23 +177,46 @@ fn setting<'a>(config: &'a BTreeMap<String, String>, name: &str) -> &'a str {
     config.get(name).map_or("", String::as_str)
 }
 
-fn durability(facts: &NodeFacts, config: &BTreeMap<String, String>) -> [Finding; 2] {
-    let on = setting(config, "appendonly");
+/// A setting that must be as the shipped file has it.
+fn as_shipped(
+    facts: &NodeFacts,
+    config: &BTreeMap<String, String>,
+    name: &str,
+    why: &str,
+) -> Finding {
+    let (found, wanted) = (setting(config, name), shipped::value(name));
+    let agrees = shipped::agrees(name, &wanted, found);
+    let hint = format!("CONFIG SET {name} {wanted}, and in redis.conf: {why}");
+    facts.finding(unless(agrees, Grade::Fail), name, found, wanted, hint)
+}
+
+fn durability(facts: &NodeFacts, config: &BTreeMap<String, String>) -> [Finding; 4] {
     let sync = setting(config, "appendfsync");
     [
-        facts.finding(
-            unless(on == "yes", Grade::Fail),
+        as_shipped(
+            facts,
+            config,
             "appendonly",
-            on,
-            "yes",
-            "CONFIG SET appendonly yes, and in redis.conf: without it a restart is a total loss",
+            "without it a restart is a total loss",
         ),
         facts.finding(
             unless(matches!(sync, "everysec" | "always"), Grade::Fail),
             "appendfsync",
             sync,
-            "everysec",
+            shipped::value("appendfsync"),
             "CONFIG SET appendfsync everysec: the design assumes that a crash loses one second",
+        ),
+        as_shipped(
+            facts,
+            config,
+            "no-appendfsync-on-rewrite",
+            "a crash during a rewrite would lose all that was written since its beginning",
+        ),
+        as_shipped(
+            facts,
+            config,
+            "replica-read-only",
+            "what a client that is left with a replica writes there is lost",
         ),
     ]
 }
@@ -207,15 +226,13 @@ fn memory_settings(
     config: &BTreeMap<String, String>,
     profile: Profile,
 ) -> [Finding; 2] {
-    let policy = setting(config, "maxmemory-policy");
     let limit = setting(config, "maxmemory");
     [
-        facts.finding(
-            unless(policy == "noeviction", Grade::Fail),
+        as_shipped(
+            facts,
+            config,
             "maxmemory-policy",
-            policy,
-            "noeviction",
-            "CONFIG SET maxmemory-policy noeviction: an evicted reservation is lost without a trace",
+            "an evicted reservation is lost without a trace",
         ),
         facts.finding(
             unless(limit != "0", Grade::Fail).unless_local(profile),
@@ -284,6 +301,48 @@ fn watching(facts: &NodeFacts, config: &BTreeMap<String, String>) -> [Finding; 2
             "CONFIG SET latency-monitor-threshold 5: it tells forks and disks from slow scripts",
         ),
     ]
+}
+
+/// The rest of the shipped file: a line for each difference in production, one line for all of them on a
+/// single machine, which has reasons of its own for most.
+fn advice(facts: &NodeFacts, config: &BTreeMap<String, String>, profile: Profile) -> Vec<Finding> {
+    let (mut same, mut unknown, mut differing) = (0, Vec::new(), Vec::new());
+    for (name, wanted) in shipped::advice() {
+        match config.get(name) {
+            None => unknown.push(name),
+            Some(found) if shipped::agrees(name, &wanted, found) => same += 1,
+            Some(found) => differing.push((name, found, wanted)),
+        }
+    }
+    let mut told = vec![format!("{same} as shipped")];
+    if !unknown.is_empty() {
+        told.push(format!("not known to this server: {}", unknown.join(", ")));
+    }
+    let is_local = profile == Profile::Local;
+    if is_local && !differing.is_empty() {
+        let texts = differing.iter().map(|(name, found, _)| {
+            let found = if found.is_empty() { "nothing" } else { found };
+            format!("{name} {found}")
+        });
+        told.push(format!("others: {}", texts.collect::<Vec<_>>().join(", ")));
+    }
+    let mut findings = vec![facts.finding(
+        unless(!is_local || differing.is_empty(), Grade::Warn),
+        "redis.conf",
+        told.join("; "),
+        "as deploy/redis/redis.conf has it",
+        "compare with deploy/redis/redis.conf, which says why; --profile production names each",
+    )];
+    if !is_local {
+        findings.extend(differing.into_iter().map(|(name, found, wanted)| {
+            let hint = format!(
+                "set {name} {wanted} in redis.conf, and by CONFIG SET or a restart; \
+                 deploy/redis/redis.conf says why"
+            );
+            facts.finding(Grade::Warn, name, found, wanted, hint)
+        }));
+    }
+    findings
 }
 
 fn last_write(facts: &NodeFacts) -> Finding {

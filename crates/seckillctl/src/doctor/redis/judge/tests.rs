@@ -7,6 +7,15 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// What a server tells that was started with the shipped file.
+fn as_the_file() -> BTreeMap<String, String> {
+    shipped::settings()
+        .into_iter()
+        .chain([("maxmemory", "100000".to_owned())])
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
 fn good() -> NodeFacts {
     NodeFacts {
         label: String::new(),
@@ -22,16 +31,7 @@ fn good() -> NodeFacts {
             ("evicted_keys", "0"),
             ("aof_last_write_status", "ok"),
         ]),
-        config: Ok(map(&[
-            ("appendfsync", "everysec"),
-            ("appendonly", "yes"),
-            ("latency-monitor-threshold", "5"),
-            ("maxmemory", "100000"),
-            ("maxmemory-policy", "noeviction"),
-            ("min-replicas-max-lag", "10"),
-            ("min-replicas-to-write", "1"),
-            ("slowlog-log-slower-than", "2000"),
-        ])),
+        config: Ok(as_the_file()),
         cluster: map(&[("cluster_state", "ok"), ("cluster_slots_ok", "16384")]),
     }
 }
@@ -76,7 +76,7 @@ fn each_answer_that_is_wrong_is_named_by_itself() {
         let found = bad(&facts, Profile::Local);
         assert_eq!(found, [(check.to_owned(), grade)], "{name} = {value}");
     }
-    let config: [(&str, &str, Grade); 9] = [
+    let config: [(&str, &str, Grade); 11] = [
         ("appendfsync", "no", Grade::Fail),
         ("appendonly", "no", Grade::Fail),
         ("maxmemory-policy", "allkeys-lru", Grade::Fail),
@@ -86,6 +86,8 @@ fn each_answer_that_is_wrong_is_named_by_itself() {
         ("slowlog-log-slower-than", "-1", Grade::Warn),
         ("slowlog-log-slower-than", "100000", Grade::Warn),
         ("latency-monitor-threshold", "0", Grade::Warn),
+        ("no-appendfsync-on-rewrite", "yes", Grade::Fail),
+        ("replica-read-only", "no", Grade::Fail),
     ];
     for (name, value, grade) in config {
         let mut facts = good();
@@ -95,6 +97,58 @@ fn each_answer_that_is_wrong_is_named_by_itself() {
         let found = bad(&facts, Profile::Local);
         assert_eq!(found, [(name.to_owned(), grade)], "{name} = {value}");
     }
+}
+
+/// Goal: no setting of the shipped file can be another one unnoticed. Method: each in turn.
+#[test]
+fn every_setting_of_the_shipped_file_is_missed_when_it_is_another() {
+    for name in names() {
+        let mut facts = good();
+        let another = match name {
+            "maxmemory" | "latency-monitor-threshold" => "0",
+            _ => "another",
+        };
+        if let Ok(config) = &mut facts.config {
+            config.insert(name.to_owned(), another.to_owned());
+        }
+        let named = bad(&facts, Profile::Production);
+        let of_the_node = ["aclfile", "daemonize", "logfile", "port", "supervised"];
+        if of_the_node.contains(&name) {
+            assert_eq!(named, []);
+            continue;
+        }
+        assert!(
+            named.iter().any(|(check, _)| check == name),
+            "{name}: {named:?}"
+        );
+        let is_advice = shipped::advice().any(|(advised, _)| advised == name);
+        if is_advice {
+            assert_eq!(named, [(name.to_owned(), Grade::Warn)]);
+            // A single machine has one line for all of them, which names it.
+            let named = bad(&facts, Profile::Local);
+            assert_eq!(named, [("redis.conf".to_owned(), Grade::Warn)], "{name}");
+        }
+    }
+}
+
+/// A server of another version may lack a setting; nothing is claimed of it.
+#[test]
+fn a_setting_that_the_server_does_not_know_is_told_as_such() {
+    let mut facts = good();
+    if let Ok(config) = &mut facts.config {
+        config.remove("latency-tracking");
+    }
+    let found = judge(&facts, Profile::Production);
+    let line = found
+        .iter()
+        .find(|found| found.check == "redis.conf")
+        .unwrap();
+    assert_eq!(line.verdict, Grade::Ok);
+    assert!(
+        line.found
+            .contains("not known to this server: latency-tracking"),
+        "{line:?}"
+    );
 }
 
 #[test]
