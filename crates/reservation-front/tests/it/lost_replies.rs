@@ -1,4 +1,4 @@
-//! Replies that are lost after the script ran, and scripts that the server forgot (RC-01, RC-10).
+//! Replies that are lost after the script ran, and scripts that the server forgot (RC-01, RC-10, S0-199).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

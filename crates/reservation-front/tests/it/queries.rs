@@ -3,7 +3,7 @@
 use seckill_order_store::{Decided, Store, StoreConfig, migrate};
 use seckill_proto::v1::get_reservation_request::Key;
 use seckill_proto::v1::{AnswerSource, ReservationStatus, ReserveCode};
-use seckill_state_machine::ReservationId;
+use seckill_state_machine::{RequestId, ReservationId};
 use seckill_test_support::{PrivateRedis, TestDatabase, eventually};
 use secrecy::SecretString;
 use std::time::Duration;
@@ -158,6 +158,52 @@ async fn postgres_answers_when_redis_has_nothing_or_is_away() {
         (status.code(), reason(&status)),
         (Code::Unavailable, "SYSTEM_BUSY".to_owned())
     );
+}
+
+/// LUA-10. Goal: a record or a remembered answer that cannot be read is a fault to its owner, never "not
+/// found", and nobody else is harmed. Method: one field of each is taken away or made junk.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_record_is_a_fault_to_its_owner_and_to_nobody_else() {
+    let redis = PrivateRedis::start().await;
+    let sale = Sale::open(&redis, settings(5)).await;
+    let database = TestDatabase::create().await;
+    let url = SecretString::from(database.url().to_owned());
+    migrate(&url).await.unwrap();
+    let front = front(redis.url())
+        .env("SECKILL_DATABASE_URL", database.url())
+        .env("SECKILL_FRONT_ASSUME_WINDOW_MS", 0)
+        .allow_errors("operators must look")
+        .start()
+        .await;
+    let mut client = client(&front).await;
+    let held = reserve(&mut client, sale.call("owner", "request-1")).await;
+    reserve(&mut client, sale.call("other", "request-2")).await;
+    let id = ReservationId::parse(held.reservation_id.clone()).unwrap();
+    let record = sale.keys().reservation(&id);
+    let shard = sale.keys().request(&RequestId::parse("request-1").unwrap());
+    for (key, field) in [
+        (&record, "status"),
+        (&record, "user_id"),
+        (&record, "reservation_id"),
+        (&shard, "request-1"),
+    ] {
+        let sound = redis.cli(&["HGET", key, field]).await.text();
+        redis.cli(&["HSET", key, field, "abc|x"]).await;
+        let query = sale.query("owner", Key::RequestId("request-1".to_owned()));
+        let status = find(&mut client, query.clone()).await.unwrap_err();
+        let told = (status.code(), reason(&status));
+        assert_eq!(
+            told,
+            (Code::Unavailable, "SYSTEM_BUSY".to_owned()),
+            "{field}"
+        );
+        let other = sale.query("other", Key::RequestId("request-2".to_owned()));
+        let other = find(&mut client, other).await.unwrap();
+        assert_eq!(other.status(), ReservationStatus::Queued);
+        redis.cli(&["HSET", key, field, &sound]).await;
+        let found = find(&mut client, query).await.unwrap();
+        assert_eq!(found.reservation_id, held.reservation_id);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@ use seckill_activity_control::Control;
 use seckill_state_machine::ActivityVersion;
 use serde_json::json;
 
-use crate::world::{ACTIVITY, World};
+use crate::world::{ACTIVITY, World, bare, run};
 
 #[tokio::test]
 async fn preheating_twice_writes_once_and_every_key_expires() {
@@ -260,6 +260,53 @@ async fn creating_checks_every_setting_at_once() {
         ],
     );
     assert_eq!(world.db.number("SELECT count(*) FROM activity").await, 0);
+}
+
+/// FUZZ-03. Goal: an id that would move keys to another slot, or into another activity, is refused by every
+/// command, by the name of its flag, before any store is asked. Method: no store's address leads anywhere.
+#[tokio::test]
+async fn hostile_ids_are_refused_by_every_command() {
+    let nowhere = [
+        ("SECKILL_REDIS_URL", "redis://127.0.0.1:1"),
+        ("SECKILL_DATABASE_URL", "postgres://u:p@127.0.0.1:1/d"),
+        ("SECKILL_ROCKETMQ_NAMESRV", "127.0.0.1:1"),
+        (
+            "SECKILL_HMAC_SECRETS",
+            "1:QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE=",
+        ),
+    ];
+    let who = ["--actor", "tester", "--reason", "hostile"];
+    for id in [
+        "{}",
+        "}",
+        "x}{y",
+        "a}:stock",
+        "{a:A:s:S:v:7:b:0}",
+        "a|b",
+        "a:b",
+        "",
+    ] {
+        let flag = format!("--activity-id={id}");
+        let sku = format!("--sku-id={id}");
+        for arguments in [
+            vec!["activity", "create", "--stock=1", "--activity-id=a", &sku],
+            vec!["activity", "create", "--stock=1", "--sku-id=s", &flag],
+            vec!["activity", "preheat", &flag],
+            vec!["activity", "open", &flag],
+            vec!["activity", "rebuild", &flag, who[0], who[1], who[2], who[3]],
+            vec!["audit", &flag],
+        ] {
+            let mut command = bare();
+            command.envs(nowhere).args(&arguments);
+            let ended = run(command).await;
+            let named = if arguments.contains(&sku.as_str()) {
+                "--sku-id"
+            } else {
+                "--activity-id"
+            };
+            ended.refused(64, &[named]);
+        }
+    }
 }
 
 #[tokio::test]
