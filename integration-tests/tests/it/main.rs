@@ -12,6 +12,7 @@
 
 mod boot;
 mod cancelling;
+mod committing;
 mod fence;
 mod ha;
 mod harness;
@@ -26,5 +27,7 @@ mod replicas;
 mod sandbox;
 mod sending;
 mod settings;
+mod slow_disk;
 mod stopping;
 mod versions;
+mod windows;

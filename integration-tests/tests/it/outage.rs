@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use seckill_integration_tests::{Plan, Sale, Sandbox, Service};
+use seckill_proto::v1::ReserveCode;
 use seckill_test_support::remoting::answer_sends_with;
 use seckill_test_support::{Content, Mode, ServiceProcess, at_full_length, at_length, eventually};
 
@@ -130,6 +131,48 @@ async fn attempts_grow_rarer_and_everything_is_sent_after_the_outage() {
         i64::try_from(PENDING).unwrap()
     );
     for service in [&front, &scanner, &consumer, &compensation] {
+        service.stop(SOON).await;
+    }
+}
+
+/// S0-204. Goal: nothing is given back because the broker is away, for however long: each reservation is
+/// an order afterwards. Method: everything else runs, for longer than patience and time limit together.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_longer_than_patience_gives_nothing_back() {
+    const BUYERS: usize = 30;
+    const PATIENCE: Duration = Duration::from_secs(15);
+    const AWAY: Duration = Duration::from_secs(18);
+    let sandbox = Sandbox::builder().broker_proxy().start().await;
+    let plan = Plan::new(BUYERS as u64 + 1)
+        .term("reservation-ttl-ms", 1_000)
+        .term("patience-ms", PATIENCE.as_millis());
+    let sale = sandbox.open(&plan).await;
+    let services = sandbox.run_all().await;
+    services.allow_errors("");
+    let client = sandbox.client(&services.front);
+    // All is well at first: patience runs.
+    client.buy(&sale, "warm", "warm").await;
+    sandbox.settle(SETTLES).await;
+    let away = |mode: Mode| {
+        sandbox.namesrv_proxy().set_mode(mode);
+        sandbox.broker_proxy().set_mode(mode);
+    };
+    away(Mode::Refuse);
+    buy_many(&client, &sale, "u", BUYERS).await;
+    let gone = Instant::now();
+    let given_up = "SELECT count(*) FROM compensation_task";
+    while gone.elapsed() < AWAY {
+        assert_eq!(sandbox.database().number(given_up).await, 0);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let late = client.reserve(&sale, "late", "late").await.unwrap();
+    assert_eq!(late.code(), ReserveCode::SoldOut);
+    away(Mode::Forward);
+    sandbox.assert_settles_consistent(SETTLES).await;
+    assert_eq!(sandbox.database().number(given_up).await, 0);
+    let all = i64::try_from(BUYERS + 1).unwrap();
+    assert_eq!(orders(&sandbox, &sale).await, all);
+    for service in services.all() {
         service.stop(SOON).await;
     }
 }

@@ -9,10 +9,10 @@ use seckill_test_support::remoting::{
 use seckill_test_support::{Content, Dir, Mode, TestStack, eventually};
 
 use crate::harness::{
-    SETTLES, SOON, SendLog, StateWatch, all_reach, buy_many, message_id, orders, tally,
+    SETTLES, SOON, SendLog, StateWatch, all_reach, bucket, buy_many, message_id, orders, tally,
 };
 
-/// OBX-01: the front dies between the script and the broker's answer. The scanner alone sends what
+/// OBX-01, S0-200: the front dies between the script and the broker's answer. The scanner alone sends what
 /// was accepted, under the ids that the front had used.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_fronts_reservations_are_sent_by_the_scanner() {
@@ -110,6 +110,113 @@ async fn a_send_that_is_not_plainly_ok_is_repeated() {
         assert_eq!(orders(&sandbox, &sale).await, 5);
     }
     sandbox.assert_settles_consistent(SETTLES).await;
+}
+
+/// MQ-01. Goal: answers to sends that get lost are neither failures nor a second order. Method: the broker
+/// stores every message and no answer comes back, until the scanner has sent each of them again; only then
+/// a consumer, which reaches the broker on its own way, begins to read.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_whose_answers_are_swallowed_end_in_one_order_each() {
+    const USERS: usize = 20;
+    let sandbox = Sandbox::builder().broker_proxy().start().await;
+    let plan = Plan::new(20).term("patience-ms", 120_000);
+    let sale = sandbox.open(&plan).await;
+    let (front, scanner, reconciler) = tokio::join!(
+        sandbox.run(Service::Front),
+        sandbox.run(Service::Scanner),
+        sandbox.run(Service::Reconciler),
+    );
+    for service in [&front, &scanner, &reconciler] {
+        service.allow_errors("");
+    }
+    let client = sandbox.client(&front);
+    let sends = SendLog::record(sandbox.broker_proxy());
+    sandbox
+        .broker_proxy()
+        .set_mode(Mode::Swallow(Dir::ToClient));
+    let bought = buy_many(&client, &sale, "u", USERS).await;
+    eventually(SETTLES, "the scanner's own sends", async || {
+        let again = |id: &&String| sends.times(&message_id(id)).len() < 2;
+        match bought.values().filter(again).count() {
+            0 => Ok(()),
+            missing => Err(format!("{missing} were not sent again")),
+        }
+    })
+    .await;
+    let stock = bucket(&sandbox, &sale, 0).await.stock;
+    assert_eq!(
+        (&*stock["available"], &*stock["released_total"]),
+        ("0", "0")
+    );
+    sandbox.broker_proxy().set_mode(Mode::Forward);
+    let past_the_proxy = |service| {
+        let namesrv = TestStack::shared().namesrv();
+        let builder = sandbox.service(service);
+        builder.env("SECKILL_ROCKETMQ_NAMESRV", namesrv)
+    };
+    let direct = [
+        past_the_proxy(Service::Consumer),
+        past_the_proxy(Service::Compensation),
+    ];
+    let (consumer, compensation) = tokio::join!(direct[0].start(), direct[1].start());
+    all_reach(&sandbox, &sale, "ORDER_CREATED", USERS).await;
+    sandbox.assert_settles_consistent(SETTLES).await;
+    assert_eq!(orders(&sandbox, &sale).await, i64::try_from(USERS).unwrap());
+    for service in [&front, &scanner, &consumer, &compensation, &reconciler] {
+        service.stop(SOON).await;
+    }
+}
+
+/// OBX-03. Goal: a broker that answers each send late, and within its time limit, is sent each message no
+/// more often than its lease allows, and a late word changes nothing that is further. Method: the front
+/// gets no message out; a scanner as it is set by default sends all of them over a slow link.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_broker_gets_no_more_sends_than_leases_allow() {
+    const PENDING: usize = 200;
+    const LATE: Duration = Duration::from_millis(2_900);
+    let sandbox = Sandbox::builder()
+        .broker_proxy()
+        .env("SECKILL_ROCKETMQ_SEND_TIMEOUT_MS", 5_000)
+        .env("SECKILL_OUTBOX_SCANNER_LEASE_MS", 15_000)
+        .env("SECKILL_OUTBOX_SCANNER_RELAY_LEASE_MS", 15_000)
+        .start()
+        .await;
+    let plan = Plan::new(1_000).term("patience-ms", 120_000);
+    let sale = sandbox.open(&plan).await;
+    let deaf = sandbox
+        .service(Service::Front)
+        .env("SECKILL_ROCKETMQ_NAMESRV", "127.0.0.1:9")
+        .env("SECKILL_FRONT_FIRST_SEND_GRACE_MS", 100)
+        .allow_errors("")
+        .start()
+        .await;
+    let bought = buy_many(&sandbox.client(&deaf), &sale, "u", PENDING).await;
+    deaf.kill();
+    let sends = SendLog::record(sandbox.broker_proxy());
+    sandbox
+        .broker_proxy()
+        .set_mode(Mode::Delay(LATE, Dir::ToClient));
+    let scanners = [1, 2].map(|number| sandbox.service(Service::Scanner).instance(number));
+    let (first, second) = tokio::join!(scanners[0].start(), scanners[1].start());
+    all_reach(&sandbox, &sale, "ENQUEUED", PENDING).await;
+    for id in bought.values() {
+        let times = sends.times(&message_id(id)).len();
+        // Once, and once more where a busy machine has let a time limit pass.
+        assert!((1..=2).contains(&times), "{id} was sent {times} times");
+    }
+    sandbox.broker_proxy().set_mode(Mode::Forward);
+    let (consumer, compensation) = tokio::join!(
+        sandbox.run(Service::Consumer),
+        sandbox.run(Service::Compensation),
+    );
+    sandbox.assert_settles_consistent(SETTLES).await;
+    assert_eq!(
+        orders(&sandbox, &sale).await,
+        i64::try_from(PENDING).unwrap()
+    );
+    for service in [first, second, consumer, compensation] {
+        service.stop(SOON).await;
+    }
 }
 
 /// MQ-10: messages are stored at once, and their answers reach the front late: within the send's

@@ -33,7 +33,7 @@ async fn it_gets_ready_and_stops_when_told() {
     worker.stop(SOON).await;
 }
 
-/// BIZ-01. Goal: 50 refused reservations come back once each, whatever is killed and repeated. Method:
+/// BIZ-01, S0-205. Goal: 50 refused reservations come back once each, whatever is killed and repeated. Method:
 /// four workers of which one is killed every 300 ms and started again, and every event relayed again
 /// and again.
 #[tokio::test(flavor = "multi_thread")]
