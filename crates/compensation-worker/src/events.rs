@@ -15,6 +15,7 @@ use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::{ErrorKind, Redis};
 use seckill_message_bus::{BatchHandler, BatchVerdict, IncomingMessage, decode_order_event};
 use seckill_order_store::Discrepancy;
+use seckill_service_kit::Backoff;
 use seckill_settlement::{
     Discrepancies, Error as ReplayError, ErrorKind as ReplayErrorKind, Replayed, Replayer, Settled,
     kind, settle_ordered, settle_rejected,
@@ -27,8 +28,9 @@ use tokio_util::sync::CancellationToken;
 /// Settlements of one batch in flight: a batch of 256 takes four rounds.
 const CALLS_IN_FLIGHT: usize = 64;
 
-/// The pause before Redis is asked again for what it did not answer.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The pauses before Redis is asked again for what it did not answer. A batch of 256 that a full Redis
+/// refuses costs it 512 scripts in the first second, and 52 a second from the sixth on.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
 /// Handles order events.
 pub struct EventHandler {
@@ -92,12 +94,14 @@ impl EventHandler {
 
     /// Settles until Redis has answered for every event, or the deadline; says which of both.
     async fn settle_all(&self, mut events: Vec<OrderEvent>, deadline: Instant) -> bool {
+        let mut attempt = 0;
         loop {
             events = self.settle(events).await;
             if events.is_empty() {
                 return true;
             }
-            let resume = Instant::now() + PAUSE;
+            attempt += 1;
+            let resume = Instant::now() + PAUSES.draw(attempt);
             let stopped = tokio::time::timeout_at(resume, self.stop.cancelled()).await;
             if stopped.is_ok() || resume >= deadline {
                 return false;

@@ -154,7 +154,7 @@ impl Resender {
                 self.pace.begin(members.len());
                 self.page(&keys, &clock, members, report).await;
             }
-            if !full {
+            if !full || report.got_nowhere() {
                 return Ok(());
             }
         }

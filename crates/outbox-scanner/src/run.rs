@@ -83,8 +83,8 @@ fn start_resend(ctx: &Context, settings: &Settings, resender: Resender, open: &A
     });
 }
 
-/// Passes until nothing is due. Fails when no bucket at all could be read, so that the loop's own
-/// backoff spares a Redis that is away.
+/// Passes until nothing is due. Fails when no bucket at all could be read, or nothing that is due could
+/// be claimed, so that the loop's own backoff spares a Redis that is away or full.
 async fn resend(
     resender: &Resender,
     open: &OpenBuckets,
@@ -97,6 +97,9 @@ async fn resend(
         let all = u64::try_from(buckets.len()).unwrap_or(u64::MAX);
         if report.unreadable > 0 && report.unreadable == all {
             return Err("no bucket could be read from redis");
+        }
+        if report.got_nowhere() {
+            return Err("redis lets no reservation be claimed");
         }
         if !report.wants_another_pass() || stop.is_cancelled() || Instant::now() >= until {
             return Ok(());

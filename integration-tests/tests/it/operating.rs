@@ -69,6 +69,15 @@ async fn commands(sandbox: &Sandbox) -> i64 {
     line.unwrap().parse().unwrap()
 }
 
+/// The commands a second, those of scripts included, that five services may send to a Redis that refuses
+/// their writes. Their looks at it cost some 70 with the timers of a test, and what they try again 30 to
+/// 90 once they try more and more rarely, which takes longer than the short test does. A scanner that
+/// claims its ten members anew in every pass would add 400: ten times a second each, with three commands
+/// in the script.
+fn rate_max() -> i64 {
+    at_length(500, 300)
+}
+
 /// LUA-06: Redis takes no more writes in the middle of the sale. Callers are told of a fault and
 /// nothing else, what PostgreSQL decides meanwhile waits, and all of it is settled afterwards.
 #[tokio::test(flavor = "multi_thread")]
@@ -113,7 +122,7 @@ async fn a_full_redis_is_a_fault_and_never_an_answer() {
     tokio::time::sleep(Duration::from_secs(full_for.into())).await;
     let rate = (commands(&sandbox).await - before) / i64::from(full_for);
     assert!(
-        rate < 1_000,
+        rate < rate_max(),
         "{rate} commands a second against a store that is full"
     );
 

@@ -55,6 +55,7 @@ impl Resender {
             })
             .buffer_unordered(CALLS_IN_FLIGHT);
         let mut claims = Vec::new();
+        let mut refused = 0;
         while let Some((member, claimed)) = replies.next().await {
             match claimed {
                 Claimed::Mine(claim) => claims.push(claim),
@@ -62,8 +63,14 @@ impl Resender {
                 Claimed::Unusable(reason) => report.note_unusable(&member.member, reason),
                 Claimed::Unanswered(error) => {
                     report.unanswered += 1;
+                    refused += 1;
                     tracing::debug!(member = member.member, %error, "claim without an answer");
                 }
+            }
+            // A Redis that is full or away refuses the rest of the page as well. A claim that is broken
+            // off and ran all the same is due again at its lease's end.
+            if claims.is_empty() && refused >= CALLS_IN_FLIGHT {
+                break;
             }
         }
         claims

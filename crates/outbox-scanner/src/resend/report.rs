@@ -18,7 +18,7 @@ pub struct Report {
     pub unusable: u64,
     /// The first of those, and what is wrong with it.
     pub unusable_example: Option<String>,
-    /// Claims or records that Redis did not answer.
+    /// Claims or records that Redis did not answer or refused.
     pub unanswered: u64,
     /// Buckets whose index could not be read.
     pub unreadable: u64,
@@ -32,6 +32,13 @@ impl Report {
     #[must_use]
     pub const fn wants_another_pass(&self) -> bool {
         self.more && self.sent > 0
+    }
+
+    /// Whether Redis answered no claim and no record, as one that is full: it refuses whatever writes and
+    /// goes on telling what is due.
+    #[must_use]
+    pub const fn got_nowhere(&self) -> bool {
+        self.unanswered > 0 && self.sent + self.unknown + self.taken_by_others + self.unusable == 0
     }
 
     pub(super) fn note_unusable(&mut self, member: &str, reason: impl std::fmt::Display) {
@@ -109,6 +116,21 @@ mod tests {
         assert!(!stuck.wants_another_pass());
         assert!(moving.wants_another_pass());
         assert!((stuck + moving).wants_another_pass());
+    }
+
+    #[test]
+    fn only_refusals_without_any_other_answer_got_nowhere() {
+        let full = Report {
+            unanswered: 64,
+            ..Report::default()
+        };
+        assert!(full.got_nowhere());
+        assert!(!Report::default().got_nowhere());
+        let shared = Report {
+            taken_by_others: 1,
+            ..Report::default()
+        };
+        assert!(!(full + shared).got_nowhere());
     }
 
     #[test]
