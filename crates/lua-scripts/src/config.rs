@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
+use fred::clients::{Client, WithOptions};
+use fred::interfaces::ClientLike;
 use fred::types::Builder;
 use fred::types::config::{
-    Config, ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, TcpConfig,
-    UnresponsiveConfig,
+    Config, ConnectionConfig, Options, PerformanceConfig, ReconnectPolicy, Server, ServerConfig,
+    TcpConfig, UnresponsiveConfig,
 };
 use secrecy::{ExposeSecret, SecretString};
 
@@ -60,26 +62,79 @@ pub struct RedisConfig {
     pub buffer_limit: usize,
 }
 
-impl RedisConfig {
-    /// A client of one connection, not yet connected, and the options that every command gets.
-    pub(crate) fn builder(&self) -> Result<(Builder, Options), Error> {
-        self.check()?;
-        let mut config = Config::from_url(self.url.expose_secret())
-            .map_err(|_| Error::Config("the url cannot be read".to_owned()))?;
+/// What the URL names, and how one of its servers is spoken to.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    /// Of the URL as a whole.
+    url: Config,
+    settings: RedisConfig,
+}
+
+impl Target {
+    /// Whether the URL says that it is a Cluster.
+    pub(crate) const fn is_cluster(&self) -> bool {
+        matches!(self.url.server, ServerConfig::Clustered { .. })
+    }
+
+    /// The servers that the URL names.
+    pub(crate) fn servers(&self) -> Vec<Server> {
+        self.url.server.hosts()
+    }
+
+    /// A client of one connection to one server, not yet connected.
+    pub(crate) fn client(&self, server: &Server) -> Result<WithOptions<Client>, Error> {
+        let client = self
+            .builder(server)
+            .build()
+            .map_err(|error| Error::Config(error.to_string()))?;
+        Ok(client.with_options(&self.settings.options()))
+    }
+
+    fn builder(&self, server: &Server) -> Builder {
+        let mut config = self.url.clone();
         config.fail_fast = false;
+        config.server = ServerConfig::Centralized {
+            server: server.clone(),
+        };
         let mut policy =
             ReconnectPolicy::new_exponential(0, RECONNECT_MIN_MS, RECONNECT_MAX_MS, RECONNECT_BASE);
         policy.set_jitter(RECONNECT_JITTER_MS);
 
         let mut builder = Builder::from_config(config);
         builder.set_policy(policy);
-        builder.set_connection_config(self.connection());
+        builder.set_connection_config(self.settings.connection());
         builder.set_performance_config(PerformanceConfig {
-            default_command_timeout: self.command_timeout,
+            default_command_timeout: self.settings.command_timeout,
             broadcast_channel_capacity: EVENT_CAPACITY,
             ..PerformanceConfig::default()
         });
-        Ok((builder, self.options()))
+        builder
+    }
+
+    pub(crate) const fn connections(&self) -> usize {
+        self.settings.connections
+    }
+
+    pub(crate) const fn connect_timeout(&self) -> Duration {
+        self.settings.connect_timeout
+    }
+
+    /// After which silence a connection is given up.
+    pub(crate) fn unresponsive_after(&self) -> Duration {
+        self.settings.unresponsive_after()
+    }
+}
+
+impl RedisConfig {
+    /// Reads the URL.
+    pub(crate) fn target(&self) -> Result<Target, Error> {
+        self.check()?;
+        let url = Config::from_url(self.url.expose_secret())
+            .map_err(|_| Error::Config("the url cannot be read".to_owned()))?;
+        Ok(Target {
+            url,
+            settings: self.clone(),
+        })
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -105,9 +160,6 @@ impl RedisConfig {
             // One attempt: a command that was on the wire when its connection broke is never sent
             // again by the library, which would show the caller the second execution's answer.
             max_command_attempts: 1,
-            // With none, a redirected command comes back as an error that proves it did not run, and
-            // the runner repeats it; the library's own redirection needs attempts to spare.
-            max_redirections: 0,
             max_command_buffer_len: self.buffer_limit + QUEUE_SLACK,
             unresponsive: UnresponsiveConfig {
                 max_timeout: Some(unresponsive),
@@ -133,8 +185,7 @@ impl RedisConfig {
         }
     }
 
-    /// After which silence a connection is given up.
-    pub(crate) fn unresponsive_after(&self) -> Duration {
+    fn unresponsive_after(&self) -> Duration {
         (self.command_timeout * UNRESPONSIVE_TIMEOUTS).max(UNRESPONSIVE_MIN)
     }
 }
@@ -155,31 +206,35 @@ mod tests {
 
     #[test]
     fn a_wrong_setting_is_named_and_the_url_is_not_repeated() {
-        assert!(config("redis://:pw@127.0.0.1:1/0").builder().is_ok());
-        let error = config("not a url with pw").builder().err().unwrap();
+        assert!(config("redis://:pw@127.0.0.1:1/0").target().is_ok());
+        let error = config("not a url with pw").target().err().unwrap();
         assert!(!error.to_string().contains("pw"), "{error}");
         let none = RedisConfig {
             connections: 0,
             ..config("redis://h")
         };
-        assert!(
-            none.builder()
-                .err()
-                .unwrap()
-                .to_string()
-                .contains("connections")
-        );
+        let error = none.target().err().unwrap();
+        assert!(error.to_string().contains("connections"), "{error}");
     }
 
     #[test]
     fn no_command_is_sent_twice_and_all_have_a_time_limit() {
-        let (builder, options) = config("redis-cluster://127.0.0.1:1").builder().unwrap();
-        assert_eq!(builder.get_connection_config().max_command_attempts, 1);
-        assert_eq!(builder.get_connection_config().max_redirections, 0);
-        assert_eq!(
-            builder.get_connection_config().max_command_buffer_len,
-            100 + QUEUE_SLACK
-        );
+        let target = config("redis-cluster://u:p@127.0.0.1:1?node=h:2")
+            .target()
+            .unwrap();
+        assert!(target.is_cluster());
+        let servers = target.servers();
+        assert_eq!(servers.len(), 2);
+        let builder = target.builder(&servers[1]);
+        let url = builder.get_config().unwrap();
+        // A library that knew of the Cluster would bring its servers' fates together again.
+        assert_eq!(url.server.hosts(), [servers[1].clone()]);
+        assert!(!url.server.is_clustered());
+        assert_eq!(url.password.as_deref(), Some("p"));
+        let connection = builder.get_connection_config();
+        assert_eq!(connection.max_command_attempts, 1);
+        assert_eq!(connection.max_command_buffer_len, 100 + QUEUE_SLACK);
+        let options = target.settings.options();
         assert_eq!(options.timeout, Some(Duration::from_millis(40)));
         assert!(options.fail_fast);
     }

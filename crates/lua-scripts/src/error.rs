@@ -91,8 +91,11 @@ const NOT_SENT: [&str; 4] = [
     "Failed to send command to router.",
 ];
 
-/// What fred says when the server redirected a command, which then did not run anywhere.
-const REDIRECTED: &str = "Too many redirections.";
+/// What a server says when another one owns the slot: the command did not run.
+const MOVED: &str = "MOVED ";
+
+/// What a server says when it is cut off from the others, or nobody serves the slot.
+const CLUSTER_DOWN: &str = "CLUSTERDOWN";
 
 /// First words by which a server says that it is a replica.
 const FROM_REPLICA: [&str; 2] = ["READONLY", "MASTERDOWN"];
@@ -124,9 +127,6 @@ impl Error {
         }
         if NOT_SENT.contains(&reason.as_str()) {
             return Self::NotConnected(reason);
-        }
-        if reason == REDIRECTED {
-            return Self::Refused { call, reason };
         }
         let first_word = reason.split([' ', ':']).next().unwrap_or_default();
         if REFUSALS.contains(&first_word) || reason.starts_with("ERR max number of clients") {
@@ -178,9 +178,15 @@ pub(crate) fn is_from_replica(error: &ClientError) -> bool {
         .any(|word| error.details().starts_with(word))
 }
 
-/// Whether the server redirected the command: it did not run, and the slot map is fresh now.
-pub(crate) fn is_redirection(error: &ClientError) -> bool {
-    error.details() == REDIRECTED
+/// Whether the server answered that another one owns the slot. `ASK` is not meant: a slot that is still
+/// moving is refused.
+pub(crate) fn is_moved(error: &ClientError) -> bool {
+    error.details().starts_with(MOVED)
+}
+
+/// Whether the server answered that it does not serve the slot at the moment.
+pub(crate) fn is_cluster_down(error: &ClientError) -> bool {
+    error.details().starts_with(CLUSTER_DOWN)
 }
 
 #[cfg(test)]
@@ -235,7 +241,8 @@ mod tests {
             "LOADING Redis is loading the dataset in memory",
             "CLUSTERDOWN The cluster is down",
             "BUSY Redis is busy running a script.",
-            "Too many redirections.",
+            "MOVED 3999 127.0.0.1:6381",
+            "ASK 3999 127.0.0.1:6381",
         ] {
             assert_eq!(
                 kind(ClientErrorKind::Unknown, details),

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use fred::types::{ClusterHash, Value};
+use fred::types::Value;
 use seckill_state_machine::TimestampMs;
 
 use crate::reads::server_time;
@@ -39,7 +39,7 @@ impl Redis {
                 slot: None,
             }]);
         }
-        let reply = self.ask(None, "CLUSTER NODES", Vec::new()).await?;
+        let reply = self.command("CLUSTER NODES", None, Vec::new()).await?;
         let mut nodes = primaries(&text("cluster nodes", reply)?);
         nodes.sort_by_key(|node| node.slot);
         Ok(nodes)
@@ -50,7 +50,7 @@ impl Redis {
     /// # Errors
     /// Without an answer.
     pub async fn server_info(&self, node: &ServerNode) -> Result<BTreeMap<String, String>, Error> {
-        let reply = self.ask(node.slot, "INFO", Vec::new()).await?;
+        let reply = self.command("INFO", node.slot, Vec::new()).await?;
         Ok(pairs(&text("info", reply)?))
     }
 
@@ -62,7 +62,7 @@ impl Redis {
         &self,
         node: &ServerNode,
     ) -> Result<BTreeMap<String, String>, Error> {
-        let reply = self.ask(node.slot, "CLUSTER INFO", Vec::new()).await?;
+        let reply = self.command("CLUSTER INFO", node.slot, Vec::new()).await?;
         Ok(pairs(&text("cluster info", reply)?))
     }
 
@@ -78,7 +78,7 @@ impl Redis {
         let mut found = BTreeMap::new();
         for name in names {
             let arguments = vec![Value::from(*name)];
-            let reply = self.ask(node.slot, "CONFIG GET", arguments).await?;
+            let reply = self.command("CONFIG GET", node.slot, arguments).await?;
             let pairs: BTreeMap<String, String> = reply
                 .convert()
                 .map_err(|error| Error::malformed("config", error.to_string()))?;
@@ -92,7 +92,7 @@ impl Redis {
     /// # Errors
     /// Without an answer, or when this user may not read them.
     pub async fn server_users(&self, node: &ServerNode) -> Result<Vec<String>, Error> {
-        let reply = self.ask(node.slot, "ACL USERS", Vec::new()).await?;
+        let reply = self.command("ACL USERS", node.slot, Vec::new()).await?;
         reply
             .convert()
             .map_err(|error| Error::malformed("acl users", error.to_string()))
@@ -110,7 +110,7 @@ impl Redis {
     ) -> Result<bool, Error> {
         let mut arguments = vec![Value::from(name)];
         arguments.extend(command.iter().copied().map(Value::from));
-        let reply = self.ask(node.slot, "ACL DRYRUN", arguments).await?;
+        let reply = self.command("ACL DRYRUN", node.slot, arguments).await?;
         Ok(text("acl dryrun", reply)? == "OK")
     }
 
@@ -119,18 +119,7 @@ impl Redis {
     /// # Errors
     /// Without an answer.
     pub async fn server_clock(&self, node: &ServerNode) -> Result<TimestampMs, Error> {
-        server_time(self.ask(node.slot, "TIME", Vec::new()).await?)
-    }
-
-    async fn ask(
-        &self,
-        slot: Option<u16>,
-        name: &'static str,
-        arguments: Vec<Value>,
-    ) -> Result<Value, Error> {
-        let _permit = self.permit()?;
-        let route = slot.map_or(ClusterHash::Random, ClusterHash::Custom);
-        self.repeat_redirected(name, route, arguments).await
+        server_time(self.command("TIME", node.slot, Vec::new()).await?)
     }
 }
 

@@ -7,9 +7,11 @@
 //! **Invariant:** no key is named here; all come from `seckill_key_layout`. Only this crate knows the
 //! order of KEYS and ARGV and the numbers that the scripts answer with.
 
+mod cluster;
 mod config;
 mod error;
 mod inspect;
+mod node;
 mod reads;
 mod record;
 mod redis;

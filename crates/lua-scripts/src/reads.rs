@@ -2,8 +2,7 @@
 
 mod members;
 
-use fred::interfaces::PubsubInterface;
-use fred::types::{ClusterHash, Value};
+use fred::types::Value;
 use seckill_key_layout::{BucketKeys, SOLDOUT_CHANNEL, current_version_key, hash_slot};
 use seckill_state_machine::{
     ActivityId, ActivityVersion, RequestId, ReservationId, TimestampMs, UserId,
@@ -72,25 +71,13 @@ pub struct BucketPage {
 }
 
 impl Redis {
-    /// One command, as often as the cluster redirects it.
-    async fn command(
-        &self,
-        name: &'static str,
-        slot: Option<u16>,
-        arguments: Vec<Value>,
-    ) -> Result<Value, Error> {
-        let _permit = self.permit()?;
-        let route = slot.map_or(ClusterHash::Random, ClusterHash::Custom);
-        self.repeat_redirected(name, route, arguments).await
-    }
-
     async fn bucket_command(
         &self,
         name: &'static str,
         keys: &BucketKeys,
         arguments: Vec<Value>,
     ) -> Result<Value, Error> {
-        self.command(name, self.route(keys), arguments).await
+        self.command(name, self.slot(keys), arguments).await
     }
 
     async fn hash(
@@ -348,12 +335,8 @@ impl Redis {
     /// # Errors
     /// Without an answer.
     pub async fn publish_soldout_cleared(&self, keys: &BucketKeys) -> Result<(), Error> {
-        let _permit = self.permit()?;
-        self.client()
-            .publish::<Value, _, _>(SOLDOUT_CHANNEL, keys.tag())
-            .await
-            .map(|_| ())
-            .map_err(|error| Error::from_client("publish", &error))
+        let arguments = vec![SOLDOUT_CHANNEL.into(), keys.tag().into()];
+        self.command("PUBLISH", None, arguments).await.map(|_| ())
     }
 
     /// The version of an activity that is on sale.

@@ -1,20 +1,17 @@
-//! The handle that services hold: a few connections, a limit of calls in flight, and the scripts.
+//! The handle that services hold: the servers, a limit of calls in flight, and the scripts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use fred::clients::{Client, WithOptions};
-use fred::error::Error as ClientError;
-use fred::interfaces::ClientLike;
+use futures::future::join_all;
 use seckill_key_layout::BucketKeys;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::error::is_silence;
-use crate::silence::Silence;
-use crate::supervisor::{Supervisor, Uptime};
+use crate::cluster::{Cluster, Routed};
+use crate::node::Node;
 use crate::{Error, RedisConfig, runner};
 
 /// A cheap handle to Redis, standalone or Cluster.
@@ -24,20 +21,42 @@ pub struct Redis {
 }
 
 struct Shared {
-    clients: Vec<WithOptions<Client>>,
-    next: AtomicUsize,
+    servers: Servers,
+    turn: AtomicUsize,
     in_flight: Semaphore,
     limit: usize,
-    clustered: bool,
-    uptime: Arc<Uptime>,
-    /// Changes when an answer, or the want of any, shows that the connections may lead to the wrong server.
-    doubts: watch::Sender<u64>,
-    silence: Silence,
-    /// After which silence the connections are doubted.
-    silent_after: Duration,
     stop: CancellationToken,
     tasks: TaskTracker,
-    pub(crate) scripts: runner::Scripts,
+    scripts: runner::Scripts,
+}
+
+/// Who may be called.
+enum Servers {
+    One(Arc<Node>),
+    Cluster(Arc<Cluster>),
+}
+
+/// Who serves a call.
+pub(crate) enum Route {
+    One(Arc<Node>),
+    Cluster(Arc<Cluster>, Routed),
+}
+
+impl Route {
+    pub(crate) fn node(&self) -> &Node {
+        match self {
+            Self::One(node) => node,
+            Self::Cluster(_, routed) => &routed.node,
+        }
+    }
+
+    /// Finds out who serves what this server does not. A server alone redirects nobody.
+    pub(crate) async fn redirected(&self) -> Result<(), Error> {
+        match self {
+            Self::One(_) => Ok(()),
+            Self::Cluster(cluster, routed) => cluster.redirected(routed).await,
+        }
+    }
 }
 
 impl Drop for Shared {
@@ -48,8 +67,13 @@ impl Drop for Shared {
 
 impl std::fmt::Debug for Redis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let servers: Vec<String> = self
+            .nodes()
+            .iter()
+            .map(|node| node.server().to_string())
+            .collect();
         f.debug_struct("Redis")
-            .field("connections", &self.shared.clients.len())
+            .field("servers", &servers)
             .field("in_flight", &self.in_flight())
             .finish_non_exhaustive()
     }
@@ -58,69 +82,42 @@ impl std::fmt::Debug for Redis {
 impl Redis {
     /// Starts connecting in the background, for ever; an absent server is not an error here.
     ///
-    /// It waits for the first connection at most as long as opening one may take, so that a server
-    /// that is there serves the first call.
+    /// It waits for the first connections at most as long as opening one may take, and in a Cluster twice
+    /// as long (one server is asked for the others), so that a server that is there serves the first call.
     ///
     /// # Errors
     /// [`Error::Config`] for an unusable setting.
     pub async fn connect(config: &RedisConfig) -> Result<Self, Error> {
-        let (builder, options) = config.builder()?;
-        let mut clients = Vec::with_capacity(config.connections);
-        for _ in 0..config.connections {
-            let client = builder
-                .build()
-                .map_err(|error| Error::Config(error.to_string()))?;
-            clients.push(client.with_options(&options));
-        }
-        let clustered = clients.first().is_some_and(|client| client.is_clustered());
-        let uptime = Uptime::new(clients.len());
-        let doubts = watch::Sender::new(0);
+        let target = config.target()?;
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
-        for (index, client) in clients.iter().enumerate() {
-            let supervisor = Supervisor {
-                index,
-                client: client.clone(),
-                uptime: Arc::clone(&uptime),
-                doubts: doubts.subscribe(),
-                stop: stop.clone(),
-                unresponsive_after: config.unresponsive_after(),
-            };
-            tasks.spawn(supervisor.run());
-        }
+        let servers = match target.servers().as_slice() {
+            [server] if !target.is_cluster() => {
+                let node = Node::start(&target, server)?;
+                node.first_connection().await;
+                Servers::One(node)
+            }
+            _ => {
+                let limit = target.connect_timeout() * 2;
+                let cluster = Arc::new(Cluster::new(target));
+                // What takes longer is done by the task.
+                let _ = tokio::time::timeout(limit, cluster.draw_first()).await;
+                tasks.spawn(Arc::clone(&cluster).keep(stop.clone()));
+                Servers::Cluster(cluster)
+            }
+        };
         tasks.close();
-        let redis = Self {
+        Ok(Self {
             shared: Arc::new(Shared {
-                clients,
-                next: AtomicUsize::new(0),
+                servers,
+                turn: AtomicUsize::new(0),
                 in_flight: Semaphore::new(config.buffer_limit),
                 limit: config.buffer_limit,
-                clustered,
-                uptime,
-                doubts,
-                silence: Silence::new(runner::SLOT_GROUPS),
-                silent_after: config.unresponsive_after(),
                 stop,
                 tasks,
                 scripts: runner::Scripts::new(),
             }),
-        };
-        redis.first_connection(config).await;
-        Ok(redis)
-    }
-
-    /// Waits until all connections are up, but not longer than opening one may take.
-    async fn first_connection(&self, config: &RedisConfig) {
-        let up = async {
-            for client in &self.shared.clients {
-                while !client.is_connected() {
-                    // An absent server shows up as an error here; it is tried again.
-                    let _ = client.wait_for_connect().await;
-                    tokio::task::yield_now().await;
-                }
-            }
-        };
-        let _ = tokio::time::timeout(config.connect_timeout, up).await;
+        })
     }
 
     /// One round trip to the server.
@@ -129,26 +126,38 @@ impl Redis {
     /// When no answer comes in time or there is no connection.
     pub async fn ping(&self) -> Result<(), Error> {
         let _permit = self.permit()?;
-        let answer = self.client().ping::<()>(None).await;
-        answer.map_err(|error| match Error::from_client("ping", &error) {
+        let turn = self.turn();
+        let route = self.server(turn, None)?;
+        let answer = route.node().send(turn, "PING", Vec::new()).await;
+        let failed = |error| match Error::from_client("ping", &error) {
             Error::NotConnected(reason) => {
-                Error::NotConnected(self.shared.uptime.trouble().unwrap_or(reason))
+                Error::NotConnected(route.node().trouble().unwrap_or(reason))
             }
             other => other,
-        })
+        };
+        answer.map(|_| ()).map_err(failed)
     }
 
     /// Finishes what is in flight and closes the connections.
     pub async fn quit(&self) {
         self.shared.stop.cancel();
         self.shared.tasks.wait().await;
+        let nodes = self.nodes();
+        join_all(nodes.iter().map(|node| node.quit())).await;
     }
 
-    /// The newest instant at which a connection came up; `None` unless all are up. A caller that sees
-    /// `None` must assume that a failover is going on.
+    /// The newest instant at which a connection to the server of this bucket, or to any server, came up;
+    /// `None` unless all of these are up. A caller that sees `None` must assume that a failover is going
+    /// on.
     #[must_use]
-    pub fn connected_since(&self) -> Option<Instant> {
-        self.shared.uptime.since()
+    pub fn connected_since(&self, keys: Option<&BucketKeys>) -> Option<Instant> {
+        if let Some(keys) = keys {
+            let route = self.server(0, self.slot(keys)).ok()?;
+            return route.node().since();
+        }
+        let nodes = self.nodes();
+        let all_up: Option<Vec<Instant>> = nodes.iter().map(|node| node.since()).collect();
+        all_up.and_then(|times| times.into_iter().max())
     }
 
     /// Calls that wait for an answer.
@@ -171,40 +180,38 @@ impl Redis {
             })
     }
 
-    /// The next connection in turn, preferring one that is up.
-    pub(crate) fn client(&self) -> &WithOptions<Client> {
-        let clients = &self.shared.clients;
-        let start = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        let turn = |step: usize| &clients[start.wrapping_add(step) % clients.len()];
-        (0..clients.len())
-            .map(turn)
-            .find(|client| client.is_connected())
-            .unwrap_or_else(|| turn(0))
+    fn nodes(&self) -> Vec<Arc<Node>> {
+        match &self.shared.servers {
+            Servers::One(node) => vec![Arc::clone(node)],
+            Servers::Cluster(cluster) => cluster.nodes(),
+        }
     }
 
-    /// Looks for the right server again.
-    pub(crate) fn doubt_connections(&self) {
-        self.shared
-            .doubts
-            .send_modify(|count| *count = count.wrapping_add(1));
+    /// The next turn: which connection a call takes, and which server if any will do.
+    pub(crate) fn turn(&self) -> usize {
+        self.shared.turn.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Notes what became of a call of a group of slots.
-    pub(crate) fn hear<T>(&self, group: usize, outcome: &Result<T, ClientError>) {
-        let silent = matches!(outcome, Err(error) if is_silence(error));
-        if !silent {
-            self.shared.silence.ends(group);
-        } else if self.shared.silence.lasts(group) >= self.shared.silent_after {
-            self.doubt_connections();
+    /// The server of a slot; without one, any.
+    pub(crate) fn server(&self, turn: usize, slot: Option<u16>) -> Result<Route, Error> {
+        match &self.shared.servers {
+            Servers::One(node) => Ok(Route::One(Arc::clone(node))),
+            Servers::Cluster(cluster) => {
+                let routed = match slot {
+                    Some(slot) => cluster.owner(slot),
+                    None => cluster.any(turn),
+                };
+                Ok(Route::Cluster(Arc::clone(cluster), routed?))
+            }
         }
     }
 
     pub(crate) fn is_clustered(&self) -> bool {
-        self.shared.clustered
+        matches!(self.shared.servers, Servers::Cluster(_))
     }
 
-    /// The slot by which a cluster routes a command; standalone servers need none.
-    pub(crate) fn route(&self, keys: &BucketKeys) -> Option<u16> {
-        self.shared.clustered.then(|| keys.slot())
+    /// The slot by which a Cluster routes a command; a server alone needs none.
+    pub(crate) fn slot(&self, keys: &BucketKeys) -> Option<u16> {
+        self.is_clustered().then(|| keys.slot())
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fred::clients::{Client, WithOptions};
 use fred::interfaces::{ClientLike, EventInterface};
+use fred::types::config::Server;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -29,9 +30,6 @@ const STALLS_MAX: u32 = 3;
 
 /// How long the same trouble of one connection is not told again.
 const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
-
-/// What a server says to a cluster's client when it is no cluster.
-const NO_CLUSTER: &str = "cluster support disabled";
 
 /// When each connection came up; `None` while it is down.
 #[derive(Debug)]
@@ -66,10 +64,6 @@ impl Uptime {
     }
 
     fn note(&self, trouble: &str) {
-        let trouble = match trouble.contains(NO_CLUSTER) {
-            true => "the url says redis-cluster://, but the server is no cluster; use redis://",
-            false => trouble,
-        };
         *self.last_trouble() = Some(trouble.to_owned());
     }
 
@@ -90,6 +84,7 @@ impl Uptime {
 /// One supervised connection.
 pub(crate) struct Supervisor {
     pub(crate) index: usize,
+    pub(crate) server: Server,
     pub(crate) client: WithOptions<Client>,
     pub(crate) uptime: Arc<Uptime>,
     /// Changes when the connection may lead to the wrong server: a replica, or one that hangs.
@@ -131,11 +126,14 @@ impl Supervisor {
                     if let Err(error) = self.client.quit().await {
                         debug!(%error, "quit was not acknowledged");
                     }
+                    // With a server that hangs it would wait for the answers for ever.
+                    task.abort();
                     return;
                 }
                 End::TaskEnded => {}
                 End::Stalled => {
                     warn!(
+                        server = %self.server,
                         connection = self.index,
                         "redis connection stalled, replacing it"
                     );
@@ -160,6 +158,7 @@ impl Supervisor {
             return;
         }
         warn!(
+            server = %self.server,
             connection = self.index,
             why,
             trouble = self.uptime.trouble(),
@@ -182,7 +181,7 @@ impl Supervisor {
                 biased;
                 error = errors.recv() => match error {
                     Ok((error, _)) => {
-                        debug!(connection = self.index, %error, "redis connection error");
+                        debug!(server = %self.server, connection = self.index, %error, "redis connection error");
                         self.uptime.note(error.details());
                         self.uptime.set(self.index, None);
                     }
@@ -191,7 +190,7 @@ impl Supervisor {
                 },
                 server = up.recv() => match server {
                     Ok(_) | Err(RecvError::Lagged(_)) => {
-                        info!(connection = self.index, "redis connection is up");
+                        info!(server = %self.server, connection = self.index, "redis connection is up");
                         last_answer = Instant::now();
                         self.uptime.set(self.index, Some(last_answer));
                     }
@@ -218,10 +217,11 @@ impl Supervisor {
         }
     }
 
-    /// Opens the connection anew, and in a cluster asks who serves which slot. It goes on in the
-    /// background when it takes longer than a server may be silent, and shows as an event then.
+    /// Opens the connection anew. It goes on in the background when it takes longer than a server may be
+    /// silent, and shows as an event then.
     async fn look_again(&self) {
         warn!(
+            server = %self.server,
             connection = self.index,
             "redis is silent or answers as a replica, connecting again"
         );

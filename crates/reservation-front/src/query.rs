@@ -115,7 +115,7 @@ impl Querying {
         }
         match in_redis {
             Ok(Found::Nothing(keys)) => self.surely_nothing(&keys).await.map(|()| None),
-            Ok(_) if self.reserving.assumes_window() => Err(Fault::OutcomeUnknown),
+            Ok(_) if self.reserving.assumes_window(None) => Err(Fault::OutcomeUnknown),
             Ok(_) => Ok(None),
             // It may be open in Redis, where nobody can look right now.
             Err(Unanswered) => Err(Fault::SystemBusy),
@@ -125,7 +125,7 @@ impl Querying {
     /// Whether what neither store has does not exist. A failover may have lost an acceptance that
     /// still becomes an order, so that in its recovery window nobody knows.
     async fn surely_nothing(&self, keys: &BucketKeys) -> Result<(), Fault> {
-        if self.reserving.assumes_window() {
+        if self.reserving.assumes_window(Some(keys)) {
             return Err(Fault::OutcomeUnknown);
         }
         let meta = self.redis.meta(keys).await;

@@ -275,16 +275,17 @@ impl Reserving {
             negative_cache_max: self.negative_cache_max,
             traceparent: attempt.traceparent.as_ref(),
             repeat,
-            assume_window: self.assumes_window(),
+            assume_window: self.assumes_window(Some(&attempt.keys)),
             now_override: None,
         };
         self.redis.reserve(&script).await
     }
 
-    /// Whether a failover may just have happened: after a start or a reconnect nobody has told yet.
-    pub(crate) fn assumes_window(&self) -> bool {
+    /// Whether a failover of this bucket's server, or of any, may just have happened: after a start or a
+    /// reconnect nobody has told yet.
+    pub(crate) fn assumes_window(&self, keys: Option<&BucketKeys>) -> bool {
         let fresh = |since: Instant| since.elapsed() < self.assume_window;
-        fresh(self.started) || self.redis.connected_since().is_none_or(fresh)
+        fresh(self.started) || self.redis.connected_since(keys).is_none_or(fresh)
     }
 
     /// Adds where the reservation stands that the user already holds. It is a courtesy: without it

@@ -3,7 +3,6 @@
 //! A consumed message proves that it was enqueued, and the consumer may be faster than the front's
 //! bookkeeping. Both steps are written to the same connection one behind the other.
 
-use fred::clients::{Client, WithOptions};
 use fred::types::Value;
 use seckill_key_layout::BucketKeys;
 use seckill_state_machine::{
@@ -76,13 +75,14 @@ impl Redis {
     /// When there is no answer to the outcome's step; see [`crate::ErrorKind`].
     pub async fn settle(&self, call: &Settle<'_>) -> Result<TransitionReply, Error> {
         let _permit = self.permit()?;
-        let client = self.client();
-        let (_, reply) = self.both_steps(client, call).await?;
+        // Both of one turn, so that they share a connection.
+        let turn = self.turn();
+        let (_, reply) = self.both_steps(turn, call).await?;
         if !came_first(&reply) {
             return Ok(reply);
         }
         // A redirection or a script reload let the second step pass the first: once more.
-        let (enqueued, reply) = self.both_steps(client, call).await?;
+        let (enqueued, reply) = self.both_steps(turn, call).await?;
         match enqueued {
             // The server did not take the first step (full memory, no replica, read-only). The second
             // one refuses before it would write, so its answer says nothing against the decision.
@@ -93,7 +93,7 @@ impl Redis {
 
     async fn both_steps(
         &self,
-        client: &WithOptions<Client>,
+        turn: usize,
         call: &Settle<'_>,
     ) -> Result<(Result<Value, Error>, TransitionReply), Error> {
         let first = self.encode(&call.step(ReservationStatus::Enqueued), call.keys);
@@ -101,10 +101,8 @@ impl Redis {
         // The first poll of each future writes its command, so the order is kept. The second one's
         // answer tells where the reservation stands; the first one's matters only when that is before
         // `ENQUEUED`.
-        let (enqueued, outcome) = futures::join!(
-            self.evaluate(client, &first),
-            self.evaluate(client, &second)
-        );
+        let (enqueued, outcome) =
+            futures::join!(self.evaluate(turn, &first), self.evaluate(turn, &second));
         Ok((enqueued, Transition::parse(outcome?)?))
     }
 }

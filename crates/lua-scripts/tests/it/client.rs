@@ -90,14 +90,13 @@ async fn a_black_hole_ends_every_call_within_the_time_limit() {
     assert!(world.try_compensate(&id, "warm").await.is_err());
     assert!(world.redis.reservation(&world.keys, &id).await.is_err());
     // The silence is noticed even though nobody closed anything.
-    eventually(
-        DEADLINE,
-        "the loss of the connection",
-        async || match world.redis.connected_since() {
-            None => Ok(()),
-            Some(_) => Err("still up"),
-        },
-    )
+    eventually(DEADLINE, "the loss of the connection", async || match world
+        .redis
+        .connected_since(None)
+    {
+        None => Ok(()),
+        Some(_) => Err("still up"),
+    })
     .await;
     let began = Instant::now();
     let error = world.try_reserve("late", "late").await.unwrap_err();
@@ -113,7 +112,7 @@ async fn a_black_hole_ends_every_call_within_the_time_limit() {
     eventually(DEADLINE, "the uptime", async || {
         world
             .redis
-            .connected_since()
+            .connected_since(None)
             .map(|_| ())
             .ok_or("still down")
     })
@@ -234,7 +233,7 @@ async fn a_flushed_script_cache_is_not_noticed_by_any_caller() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_is_served_again() {
     let world = World::open(5).await;
-    let first = world.redis.connected_since();
+    let first = world.redis.connected_since(None);
     world.server.restart().await;
     reconnected(&world).await;
     let reply = world.reserve("u1", "q1").await;
@@ -242,7 +241,7 @@ async fn a_restarted_server_is_served_again() {
     eventually(DEADLINE, "a newer uptime", async || {
         let newer = world
             .redis
-            .connected_since()
+            .connected_since(None)
             .is_some_and(|since| Some(since) > first);
         if newer { Ok(()) } else { Err("the old one") }
     })
@@ -257,7 +256,7 @@ async fn connecting_does_not_need_a_server() {
     let mut settings = config(&world.server.url());
     settings.connect_timeout = Duration::from_millis(200);
     let redis = Redis::connect(&settings).await.unwrap();
-    assert_eq!(redis.connected_since(), None);
+    assert_eq!(redis.connected_since(None), None);
     assert_eq!(
         redis.ping().await.unwrap_err().kind(),
         ErrorKind::Unavailable
@@ -281,7 +280,7 @@ async fn a_client_that_is_left_with_a_replica_finds_the_primary() {
     let (world, proxy) = behind_a_proxy(10, |_| {}).await;
     let successor = PrivateRedis::start().await;
     successor.replica_of(&world.server).await;
-    let before = world.redis.connected_since().unwrap();
+    let before = world.redis.connected_since(None).unwrap();
 
     successor.cli(&["REPLICAOF", "NO", "ONE"]).await;
     proxy.set_upstream(successor.address());
@@ -296,7 +295,7 @@ async fn a_client_that_is_left_with_a_replica_finds_the_primary() {
     assert_eq!((reply.code, reply.replay), (ReserveCode::Accepted, false));
     // Whoever asks can tell that a failover may have happened.
     eventually(DEADLINE, "the new connection shows", async || {
-        let since = world.redis.connected_since();
+        let since = world.redis.connected_since(None);
         if since.is_some_and(|since| since > before) {
             Ok(())
         } else {

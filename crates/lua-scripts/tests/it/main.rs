@@ -21,5 +21,6 @@ mod orders;
 mod refusals;
 mod releases;
 mod returns;
+mod shards;
 mod transitions;
 mod world;
