@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use seckill_integration_tests::{Plan, Sandbox};
 use seckill_proto::v1::ReserveCode;
-use seckill_test_support::Loss;
+use seckill_test_support::{Loss, PrivateRedis, RedisCluster};
 
 use super::{ask, buy_until_accepted, names};
 use crate::harness::{SETTLES, bucket, orders};
@@ -28,22 +28,7 @@ async fn a_sale_over_a_cluster_outlives_the_loss_of_a_primary() {
         cluster.caught_up(&key).await;
         buckets.push(key);
     }
-    let settings = cluster.node_of(&buckets[0]).await;
-    let mut old = settings;
-    for key in &buckets {
-        let owner = cluster.node_of(key).await;
-        // An activity's settings are read from its first bucket: without it nothing would be sold.
-        if owner.port() != settings.port() {
-            old = owner;
-        }
-    }
-    assert_ne!(old.port(), settings.port(), "all buckets are on one node");
-    let mut lost = Vec::new();
-    for (number, key) in buckets.iter().enumerate() {
-        if cluster.node_of(key).await.port() == old.port() {
-            lost.push(number);
-        }
-    }
+    let (old, lost) = victim(cluster, &buckets).await;
     let began = Instant::now();
     old.lose(Loss::Kill);
     let during = names("during", BUYERS);
@@ -83,4 +68,22 @@ async fn a_sale_over_a_cluster_outlives_the_loss_of_a_primary() {
         refused.len(),
         lost.len()
     );
+}
+
+/// A primary with some of the buckets, and their numbers. Not that of the first one: an activity's settings
+/// are read from there, and without them nothing would be sold.
+async fn victim<'c>(
+    cluster: &'c RedisCluster,
+    buckets: &[String],
+) -> (&'c PrivateRedis, Vec<usize>) {
+    let settings = cluster.node_of(&buckets[0]).await.port();
+    let mut owners = Vec::new();
+    for key in buckets {
+        owners.push(cluster.node_of(key).await);
+    }
+    let other = owners.iter().find(|owner| owner.port() != settings);
+    let old = *other.unwrap();
+    let of_it =
+        |(number, owner): (usize, &&PrivateRedis)| (owner.port() == old.port()).then_some(number);
+    (old, owners.iter().enumerate().filter_map(of_it).collect())
 }
