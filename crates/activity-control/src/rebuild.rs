@@ -39,10 +39,6 @@ use crate::lifecycle::Order;
 
 const STEP: &str = "rebuild";
 
-/// Buckets whose decisions are replayed at once. Each has 64 in flight, so that four fill both stores
-/// and stay far below the limit of 2,000 commands in flight.
-const REPLAYED_AT_ONCE: usize = 4;
-
 /// Rounds of replaying and comparing. The first does the work; a further one finds what the consumer has
 /// decided meanwhile. Five that all find something mean that somebody is still selling.
 const ROUNDS_MAX: u32 = 5;
@@ -323,16 +319,13 @@ impl Control {
 
 /// One round over all buckets.
 async fn replay_once(replayer: &Replayer, settings: &ActivitySettings) -> Result<Tally, Error> {
-    let buckets = settings.bucket_count.buckets().map(|bucket_id| {
-        let bucket = settings.scope.bucket(bucket_id);
-        async move { replayer.replay_bucket(&bucket, |_, _| {}).await }
-    });
-    let tally = futures::stream::iter(buckets)
-        .buffer_unordered(REPLAYED_AT_ONCE)
-        .try_fold(Tally::default(), |mut sum, tally| async move {
-            sum.add(&tally);
-            Ok(sum)
-        })
+    let buckets: Vec<BucketId> = settings.bucket_count.buckets().collect();
+    let ended = replayer
+        .replay_buckets(&settings.scope, &buckets, |_, _| {})
         .await?;
-    Ok(tally)
+    let mut sum = Tally::default();
+    for tally in ended.into_values() {
+        sum.add(&tally?);
+    }
+    Ok(sum)
 }

@@ -111,21 +111,22 @@ impl Store {
             .await
     }
 
-    /// Decisions of one bucket by reservation id, after a given one; at most 10,000 a page.
+    /// Decisions of some buckets of a version by reservation id, after a given one; at most 10,000 a page.
     ///
-    /// It walks the version's index and skips the other buckets, since one more index would cost
-    /// every decision of a sale. Whoever wants all buckets takes [`Store::decisions_page`] once.
+    /// It walks the version's index and skips the other buckets, since one more index would cost every
+    /// decision of a sale. So whoever wants several buckets asks for them together.
     ///
     /// # Errors
     /// As every read.
-    pub async fn decisions_of_bucket_page(
+    pub async fn decisions_of_buckets_page(
         &self,
-        bucket: &BucketScope,
+        scope: &Scope,
+        buckets: &[BucketId],
         after: Option<&ReservationId>,
         limit: i64,
     ) -> Result<Vec<DecisionRecord>, Error> {
-        let id = Some(bucket.bucket_id);
-        self.page_of_decisions("decisions_of_bucket_page", &bucket.scope, id, after, limit)
+        let buckets = Some(buckets);
+        self.page_of_decisions("decisions_of_buckets_page", scope, buckets, after, limit)
             .await
     }
 
@@ -133,23 +134,24 @@ impl Store {
         &self,
         operation: &'static str,
         scope: &Scope,
-        bucket_id: Option<BucketId>,
+        buckets: Option<&[BucketId]>,
         after: Option<&ReservationId>,
         limit: i64,
     ) -> Result<Vec<DecisionRecord>, Error> {
-        let sql = match bucket_id {
+        let sql = match buckets {
             None => DECISIONS_PAGE,
-            Some(_) => DECISIONS_OF_BUCKET_PAGE,
+            Some(_) => DECISIONS_OF_BUCKETS_PAGE,
         };
         let activity_id = scope.activity_id.as_str();
         let sku_id = scope.sku_id.as_str();
         let version = version(scope);
         let after = after.map_or("", ReservationId::as_str);
         let limit = limit.min(PAGE_MAX);
-        let bucket_id = bucket_id.map(|id| i64::from(id.get()));
+        let buckets: Option<Vec<i64>> =
+            buckets.map(|ids| ids.iter().map(|id| i64::from(id.get())).collect());
         let mut params: Vec<&(dyn ToSql + Sync)> =
             vec![&activity_id, &sku_id, &version, &after, &limit];
-        params.extend(bucket_id.as_ref().map(|id| id as &(dyn ToSql + Sync)));
+        params.extend(buckets.as_ref().map(|ids| ids as &(dyn ToSql + Sync)));
         let rows = self.read(operation, sql, &params).await?;
         rows.iter().map(decision_record).collect()
     }
@@ -234,14 +236,14 @@ const DECISIONS_PAGE: &str = concat!(
     LIMIT $5"
 );
 
-const DECISIONS_OF_BUCKET_PAGE: &str = concat!(
-    "-- decisions_of_bucket_page
+const DECISIONS_OF_BUCKETS_PAGE: &str = concat!(
+    "-- decisions_of_buckets_page
     SELECT ",
     decision_columns!(),
     ", o.order_id, o.state AS order_state
     FROM reservation_decision AS d
     LEFT JOIN orders AS o ON o.reservation_id = d.reservation_id
-    WHERE d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3 AND d.bucket_id = $6
+    WHERE d.activity_id = $1 AND d.sku_id = $2 AND d.version = $3 AND d.bucket_id = ANY($6::bigint[])
         AND d.reservation_id > $4
     ORDER BY d.reservation_id
     LIMIT $5"

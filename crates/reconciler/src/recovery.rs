@@ -34,7 +34,7 @@
 
 mod progress;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,16 +49,13 @@ use seckill_message_bus::{
 };
 use seckill_order_store::{Error as StoreError, QueueEnd, RecoveryWindow, Store};
 use seckill_settlement::{Error as SettlementError, Repairer, Replayer, Tally};
-use seckill_state_machine::{Activity, BucketScope, TimestampMs};
+use seckill_state_machine::{Activity, BucketId, BucketScope, Scope, TimestampMs};
 use tokio::time::Instant;
 
 use progress::Progress;
 
 /// Buckets asked for their server at once.
 const BUCKETS_AT_ONCE: usize = 32;
-
-/// Buckets replayed at once: each has 64 decisions in flight.
-const REPLAYS_AT_ONCE: usize = 4;
 
 /// Why a look did not get through.
 #[derive(Debug, thiserror::Error)]
@@ -283,27 +280,46 @@ impl Recovery {
         self.replay_all(due).await
     }
 
+    /// One walk over each version's decisions, whatever buckets of it are meant. What is left is told by
+    /// the sweep.
     async fn replay_all(&mut self, buckets: Vec<&BucketScope>) -> Result<(), Error> {
-        let mut rounds = Vec::new();
+        let mut versions: BTreeMap<&Scope, Vec<BucketId>> = BTreeMap::new();
         for bucket in buckets {
-            rounds.push(round(&self.replayer, bucket));
+            let of_version = versions.entry(&bucket.scope).or_default();
+            of_version.push(bucket.bucket_id);
         }
-        let mut rounds = futures::stream::iter(rounds).buffer_unordered(REPLAYS_AT_ONCE);
         let mut failure = None;
-        while let Some((bucket, began, end)) = rounds.next().await {
-            match end {
-                Ok(tally) => {
-                    if tally.changed() + tally.open() > 0 {
-                        tracing::info!(%bucket, ?tally, "replayed a bucket's decisions");
-                    }
-                    if let Some(progress) = self.progress.get_mut(bucket) {
-                        progress.replayed(began, &tally);
+        for (scope, buckets) in versions {
+            let began = Instant::now();
+            let replayed = self.replayer.replay_buckets(scope, &buckets, |_, _| ());
+            match replayed.await {
+                Ok(ended) => {
+                    for (bucket_id, end) in ended {
+                        let noted = self.note(&scope.bucket(bucket_id), began, end);
+                        failure = failure.or(noted.err());
                     }
                 }
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
         failure.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Notes a round over one bucket.
+    fn note(
+        &mut self,
+        bucket: &BucketScope,
+        began: Instant,
+        end: Result<Tally, SettlementError>,
+    ) -> Result<(), SettlementError> {
+        let tally = end?;
+        if tally.changed() + tally.open() > 0 {
+            tracing::info!(%bucket, ?tally, "replayed a bucket's decisions");
+        }
+        if let Some(progress) = self.progress.get_mut(bucket) {
+            progress.replayed(began, &tally);
+        }
+        Ok(())
     }
 
     /// Once nothing from before can be sent any more: how far must be consumed.
@@ -419,19 +435,6 @@ impl Recovery {
         }
         Ok(())
     }
-}
-
-/// A round over one bucket, and when it began. What is left is told by the sweep.
-async fn round<'a>(
-    replayer: &Replayer,
-    bucket: &'a BucketScope,
-) -> (&'a BucketScope, Instant, Result<Tally, SettlementError>) {
-    let began = Instant::now();
-    (
-        bucket,
-        began,
-        replayer.replay_bucket(bucket, |_, _| ()).await,
-    )
 }
 
 fn positions(ends: &[QueueEnd]) -> Vec<QueuePosition> {

@@ -25,7 +25,7 @@ pub use discrepancies::{Discrepancies, Evidence, discrepancy, kind, run_kind};
 pub use error::{Error, ErrorKind};
 pub use facts::Facts;
 pub use repair::{RepairOutcome, Repairer, repair};
-pub use replaying::{PAGE_SIZE, Page, Replayed, Replayer};
+pub use replaying::{PAGE_SIZE, Replayed, Replayer};
 pub use settle::{Settled, settle_ordered, settle_rejected};
 pub use tally::Tally;
 pub use waiting::{WAITING_MAX, Waiting, WaitingOrder};

@@ -33,7 +33,7 @@ use seckill_state_machine::{ReservationId, Traceparent};
 use crate::discrepancies::kind;
 use crate::{Error, Facts, Waiting};
 
-pub use page::{PAGE_SIZE, Page};
+pub use page::PAGE_SIZE;
 
 /// How often a reservation is looked at that others keep moving. It has five steps to its end at most,
 /// and each of its other workers takes one between two looks.

@@ -410,7 +410,7 @@ async fn a_buckets_decisions_are_paged_without_those_of_its_neighbours() {
         loop {
             let page = sale
                 .store
-                .decisions_of_bucket_page(&bucket, after.as_ref(), 7)
+                .decisions_of_buckets_page(&sale.scope, &[bucket.bucket_id], after.as_ref(), 7)
                 .await
                 .unwrap();
             let Some(last) = page.last() else { break };
@@ -420,6 +420,18 @@ async fn a_buckets_decisions_are_paged_without_those_of_its_neighbours() {
         }
     }
     ids.sort_unstable();
+    let two: Vec<BucketId> = [0, 2].map(|n| BucketId::new(n).unwrap()).to_vec();
+    let of_two = sale
+        .store
+        .decisions_of_buckets_page(&sale.scope, &two, None, 100)
+        .await
+        .unwrap();
+    assert_eq!(of_two.len(), 33);
+    assert!(
+        of_two
+            .iter()
+            .all(|record| two.contains(&record.bucket.bucket_id))
+    );
     let version = sale.store.decisions_page(&sale.scope, None, 100).await;
     let version: Vec<_> = version
         .unwrap()

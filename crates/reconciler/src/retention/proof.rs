@@ -48,11 +48,10 @@ pub async fn of_both(
     own_kind: &str,
 ) -> Result<Proof, Error> {
     let scope = &activity.settings.scope;
+    let ids: Vec<BucketId> = activity.settings.bucket_count.buckets().collect();
     let mut buckets = Vec::new();
-    for bucket_id in activity.settings.bucket_count.buckets() {
-        let bucket = scope.bucket(bucket_id);
-        let keys = BucketKeys::new(&bucket);
-        let replayed = replayer.replay_bucket(&bucket, |_, _| ()).await?;
+    for (bucket_id, replayed) in replayer.replay_buckets(scope, &ids, |_, _| ()).await? {
+        let keys = BucketKeys::new(&scope.bucket(bucket_id));
         let expiry = redis.index_len(&keys, Index::ReservationExpiry).await?;
         let send_pending = redis.index_len(&keys, Index::SendPending).await?;
         buckets.push(BucketEnd {
@@ -60,7 +59,7 @@ pub async fn of_both(
             // Last: as long as there are counters, the indexes were there as well.
             stock: redis.stock(&keys).await?,
             indexed: expiry.saturating_add(send_pending),
-            replayed,
+            replayed: replayed?,
         });
     }
     // PostgreSQL last: what Redis no longer has open must be decided there by now.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use seckill_settlement::{PAGE_SIZE, Tally};
-use seckill_state_machine::OrderRequest;
+use seckill_state_machine::{BucketId, OrderRequest};
 
 use crate::world::{World, request};
 
@@ -105,4 +105,97 @@ async fn a_bucket_that_is_gone_ends_the_walk() {
         .unwrap();
     assert_eq!(tally.bucket_gone, PAGE_SIZE as u64);
     assert_eq!(tally.checked(), tally.bucket_gone);
+}
+
+/// The n-th request, in one of some buckets.
+fn request_in(n: u64, buckets: u64) -> OrderRequest {
+    let mut request = request(n);
+    request.bucket = request.bucket.scope.bucket(bucket_id(n % buckets));
+    request
+}
+
+fn bucket_id(n: u64) -> BucketId {
+    BucketId::new(u32::try_from(n).unwrap()).unwrap()
+}
+
+/// Orders that PostgreSQL has and Redis has never heard of.
+async fn orders_in(world: &World, count: u64, buckets: u64) -> Vec<OrderRequest> {
+    let requests: Vec<OrderRequest> = (1..=count).map(|n| request_in(n, buckets)).collect();
+    for batch in requests.chunks(256) {
+        world.store.decide(batch).await.unwrap();
+    }
+    requests
+}
+
+/// Goal: one walk brings back every bucket that is asked for and touches no other, each decision once,
+/// over the boundaries of pages.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_walk_replays_all_buckets_that_are_asked_for() {
+    const BUCKETS: u64 = 3;
+    const ORDERS: u64 = PAGE_SIZE as u64 * BUCKETS + 6;
+    let world = World::open_split(ORDERS, 3).await;
+    let requests = orders_in(&world, ORDERS, BUCKETS).await;
+    let mut reported = BTreeMap::<String, u32>::new();
+    let asked = [bucket_id(0), bucket_id(2)];
+    let scope = &requests[0].bucket.scope;
+    let ended = world
+        .replayer
+        .replay_buckets(scope, &asked, |decision, _| {
+            assert!(asked.contains(&decision.bucket.bucket_id));
+            let id = decision.reservation_id.to_string();
+            *reported.entry(id).or_default() += 1;
+        })
+        .await
+        .unwrap();
+    let each = ORDERS / BUCKETS;
+    let expected = Tally {
+        rebuilt: each,
+        ..Tally::default()
+    };
+    assert_eq!(ended.len(), 2);
+    for (id, tally) in ended {
+        assert_eq!(tally.unwrap(), expected, "bucket {id}");
+    }
+    assert_eq!(reported.len() as u64, each * 2);
+    assert!(reported.values().all(|times| *times == 1));
+}
+
+/// Goal: a bucket that is gone and one whose server answers nothing but errors take nothing from the
+/// others. Method: the server takes no more commands for the keys of one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_that_fails_keeps_no_other_from_being_replayed() {
+    const BUCKETS: u64 = 3;
+    let orders = PAGE_SIZE as u64 * BUCKETS + 30;
+    let world = World::open_split(orders, 3).await;
+    let requests = orders_in(&world, orders, BUCKETS).await;
+    let server = &world.server;
+    let gone = "*:b:1}:*";
+    for key in server.cli(&["KEYS", gone]).await.texts() {
+        server.cli(&["DEL", &key]).await;
+    }
+    let admin = [
+        "ACL", "SETUSER", "admin", "on", "nopass", "~*", "&*", "+@all",
+    ];
+    assert_eq!(server.cli(&admin).await.error(), None);
+    let narrow = [
+        "ACL",
+        "SETUSER",
+        "default",
+        "resetkeys",
+        "~*:b:0}:*",
+        "~*:b:1}:*",
+    ];
+    assert_eq!(server.cli(&narrow).await.error(), None);
+    let all: Vec<BucketId> = (0..BUCKETS).map(bucket_id).collect();
+    let scope = &requests[0].bucket.scope;
+    let mut ended = world
+        .replayer
+        .replay_buckets(scope, &all, |_, _| {})
+        .await
+        .unwrap();
+    let healthy = ended.remove(&all[0]).unwrap().unwrap();
+    assert_eq!(healthy.rebuilt, orders / BUCKETS);
+    let gone = ended.remove(&all[1]).unwrap().unwrap();
+    assert!(gone.bucket_gone > 0 && gone.checked() == gone.bucket_gone);
+    assert!(ended.remove(&all[2]).unwrap().is_err());
 }

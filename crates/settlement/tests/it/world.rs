@@ -41,14 +41,14 @@ fn scope() -> Scope {
     }
 }
 
-fn settings(stock: u64, now: i64) -> ActivitySettings {
+fn settings(stock: u64, buckets: u32, now: i64) -> ActivitySettings {
     ActivitySettings {
         scope: scope(),
         starts_at_ms: TimestampMs::new(now - HOUR_MS),
         ends_at_ms: TimestampMs::new(now + HOUR_MS),
         retention_until_ms: TimestampMs::new(now + 24 * HOUR_MS),
         total_stock: stock,
-        bucket_count: BucketCount::ONE,
+        bucket_count: BucketCount::new(buckets).unwrap(),
         limit_per_user: 1,
         max_quantity: Quantity::new(5).unwrap(),
         reservation_ttl_ms: HOUR_MS,
@@ -123,21 +123,29 @@ pub fn request_of(n: u64, user: u64) -> OrderRequest {
 impl World {
     /// An activity on sale.
     pub async fn open(stock: u64) -> Self {
+        Self::open_split(stock, 1).await
+    }
+
+    /// An activity on sale in several buckets; single steps are those of the first.
+    pub async fn open_split(stock: u64, buckets: u32) -> Self {
         let (server, db) = tokio::join!(PrivateRedis::start(), database());
         let (redis, store) = (connect(&server).await, store_of(&db));
         let keys = BucketKeys::new(&scope().bucket(BucketId::ZERO));
         let now = redis.server_time(&keys).await.unwrap().get();
-        let settings = settings(stock, now);
+        let settings = settings(stock, buckets, now);
         store.create_activity(&settings).await.unwrap();
-        let preheat = PreheatBucket {
-            keys: &keys,
-            settings: &settings,
-            now_override: None,
-        };
-        redis.preheat_bucket(&preheat).await.unwrap();
-        let state = ActivityState::Active;
-        let open = SetActivityState { keys: &keys, state };
-        redis.set_activity_state(&open).await.unwrap();
+        for bucket_id in settings.bucket_count.buckets() {
+            let keys = &BucketKeys::new(&scope().bucket(bucket_id));
+            let preheat = PreheatBucket {
+                keys,
+                settings: &settings,
+                now_override: None,
+            };
+            redis.preheat_bucket(&preheat).await.unwrap();
+            let state = ActivityState::Active;
+            let open = SetActivityState { keys, state };
+            redis.set_activity_state(&open).await.unwrap();
+        }
         Self {
             replayer: Replayer::new(redis.clone(), store.clone()),
             server,

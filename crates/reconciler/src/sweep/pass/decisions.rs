@@ -27,9 +27,15 @@ impl Pass {
         sides: &Sides,
         after: Option<ReservationId>,
     ) -> Result<Option<ReservationId>, Error> {
+        let bucket = self.keys.scope();
         let page = sides
             .store
-            .decisions_of_bucket_page(self.keys.scope(), after.as_ref(), DECISIONS_PER_PAGE)
+            .decisions_of_buckets_page(
+                &bucket.scope,
+                &[bucket.bucket_id],
+                after.as_ref(),
+                DECISIONS_PER_PAGE,
+            )
             .await;
         let page = match page {
             Ok(page) => page,
