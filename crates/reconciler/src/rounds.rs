@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use seckill_order_store::{Discrepancy, Error, NewRun, RunOutcome, Store};
 use seckill_settlement::Class;
-use seckill_state_machine::{BucketScope, ReservationId, Scope};
+use seckill_state_machine::{BucketId, BucketScope, ReservationId, Scope};
 use tokio::time::Instant;
 
 /// Differences that are noted as still there in one statement.
@@ -23,6 +23,8 @@ pub struct Round {
     pub found: Vec<Discrepancy>,
     /// Why it did not look at everything, if so.
     pub error: Option<String>,
+    /// What it looked at and could not judge, since the bucket moved meanwhile: it proves all but that.
+    pub unjudged: Vec<(BucketId, Class)>,
     /// What it saw and what may count later. Of these the round does not prove that they are gone:
     /// another process may have waited for longer.
     pub waiting: Vec<Discrepancy>,
@@ -38,6 +40,7 @@ impl Round {
             settled: 0,
             found: Vec::new(),
             error: None,
+            unjudged: Vec::new(),
             waiting: Vec::new(),
         }
     }
@@ -62,6 +65,7 @@ impl Round {
         self.began = self.began.min(other.began);
         self.error = self.error.take().or(other.error);
         self.waiting.append(&mut other.waiting);
+        self.unjudged.append(&mut other.unjudged);
     }
 }
 
@@ -127,7 +131,12 @@ impl Rounds {
         // Another process looks at other instants. What it put on record after this round began to
         // look, or as long before as the two may take to agree, this round cannot know to be gone.
         let margin = round.began.elapsed() + self.grace;
-        let (resolved, open) = self.store.resolve_unseen(run, margin).await?;
+        let unjudged: Vec<(BucketId, &str)> = round
+            .unjudged
+            .iter()
+            .map(|(bucket_id, class)| (*bucket_id, class.word()))
+            .collect();
+        let (resolved, open) = self.store.resolve_unseen(run, margin, &unjudged).await?;
         if resolved > 0 {
             tracing::info!(%scope, check = self.kind, resolved, "differences are gone");
         }

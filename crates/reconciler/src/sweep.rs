@@ -42,6 +42,17 @@ pub enum Error {
     Settlement(#[from] SettlementError),
 }
 
+/// How far the passes that follow a start are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Starting {
+    /// None has begun.
+    First,
+    /// The first one is under way; the second one follows as soon as what it saw may count.
+    Second,
+    /// Passes come by the interval.
+    Over,
+}
+
 /// The slow pass over all open buckets, one step at a time.
 pub struct Sweep {
     sides: Sides,
@@ -52,7 +63,10 @@ pub struct Sweep {
     queue: VecDeque<BucketScope>,
     pass: Option<Pass>,
     version: Option<(Scope, Round)>,
+    /// A version's round that is done and not on record yet.
+    done: Option<(Scope, Round)>,
     grace: Duration,
+    starting: Starting,
     /// A bucket's round of the rule ends when it was judged: one that could not be is no proof.
     rules: HashMap<BucketScope, Persistence<FindingKey>>,
     /// The same for what concerns a version as a whole.
@@ -60,7 +74,9 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// A pass begins every `interval`; `grace` is how long a difference may be something on its way.
+    /// A pass begins at once, the second one after `grace`, which is how long a difference may be something
+    /// on its way, and from then on one every `interval`. What was seen once is not remembered over a
+    /// restart: so the two looks that a difference needs lie close behind each other after one.
     #[must_use]
     pub fn new(
         sides: Sides,
@@ -74,11 +90,13 @@ impl Sweep {
             rounds,
             applier,
             interval,
-            next_pass: Instant::now() + interval,
+            next_pass: Instant::now(),
             queue: VecDeque::new(),
             pass: None,
             version: None,
+            done: None,
             grace,
+            starting: Starting::First,
             rules: HashMap::new(),
             version_rules: HashMap::new(),
         }
@@ -121,9 +139,17 @@ impl Sweep {
             return Ok(());
         }
         self.finish_version().await?;
+        if self.starting == Starting::Second {
+            self.starting = Starting::Over;
+            self.next_pass = Instant::now() + self.grace.min(self.interval);
+        }
         if Instant::now() >= self.next_pass {
-            self.next_pass = Instant::now() + self.interval;
             self.queue = self.open_buckets().await?;
+            self.next_pass = Instant::now() + self.interval;
+            self.starting = match self.starting {
+                Starting::First => Starting::Second,
+                Starting::Second | Starting::Over => Starting::Over,
+            };
             let open: HashSet<&BucketScope> = self.queue.iter().collect();
             self.rules.retain(|bucket, _| open.contains(bucket));
             let scopes: HashSet<&Scope> = self.queue.iter().map(|bucket| &bucket.scope).collect();
@@ -169,15 +195,22 @@ impl Sweep {
     }
 
     async fn finish_version(&mut self) -> Result<(), Error> {
-        let Some((scope, mut round)) = self.version.take() else {
+        if let Some((scope, mut round)) = self.version.take() {
+            match self.orders(&scope, &round).await {
+                Ok(orders) => round.add(orders),
+                Err(error) => round.error = Some(error.to_string()),
+            }
+            self.done = Some((scope, round));
+        }
+        // It stays until it is on record: what it found counts from now on and would be known, and not
+        // told again, in the next pass.
+        let Some((scope, round)) = &self.done else {
             return Ok(());
         };
-        match self.orders(&scope, &round).await {
-            Ok(orders) => round.add(orders),
-            Err(error) => round.error = Some(error.to_string()),
+        self.rounds.record(scope, round).await?;
+        if let Some((scope, _)) = self.done.take() {
+            self.applier.apply(&scope, self.rounds.kind()).await?;
         }
-        self.rounds.record(&scope, &round).await?;
-        self.applier.apply(&scope, self.rounds.kind()).await?;
         Ok(())
     }
 
@@ -207,6 +240,7 @@ impl Sweep {
             checked: 0,
             findings,
             incomplete: None,
+            unjudged: &[],
         };
         Ok(judged(rule, &scope.bucket(BucketId::ZERO), outcome))
     }
@@ -234,7 +268,10 @@ fn judged(rule: &mut Persistence<FindingKey>, bucket: &BucketScope, outcome: Out
     if let Some(why) = outcome.incomplete {
         tally.give_up(why);
     }
-    tally.into_round(bucket)
+    let mut round = tally.into_round(bucket);
+    let unjudged = outcome.unjudged.iter();
+    round.unjudged = unjudged.map(|class| (bucket.bucket_id, *class)).collect();
+    round
 }
 
 #[cfg(test)]
@@ -257,6 +294,7 @@ mod tests {
             checked: 1,
             findings: vec![Finding::of_bucket(Class::HoldersDiffer, redis, "")],
             incomplete: None,
+            unjudged: &[],
         }
     }
 

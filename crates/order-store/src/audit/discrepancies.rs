@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use seckill_state_machine::{BucketScope, ReservationId, Scope, TimestampMs};
+use seckill_state_machine::{BucketId, BucketScope, ReservationId, Scope, TimestampMs};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -226,18 +226,31 @@ impl Store {
 
     /// Closes the open differences that a finished run of the same kind and scope did not see again.
     /// One that anybody saw within `margin` before the run was put on record stays: the run may have
-    /// looked before it came up. Returns how many were closed and how many are still open.
+    /// looked before it came up. So does one of a kind that the run could not judge in that bucket, by
+    /// `unjudged`. Returns how many were closed and how many are still open.
     ///
     /// # Errors
     /// As every write.
-    pub async fn resolve_unseen(&self, run: Uuid, margin: Duration) -> Result<(u64, u64), Error> {
+    pub async fn resolve_unseen(
+        &self,
+        run: Uuid,
+        margin: Duration,
+        unjudged: &[(BucketId, &str)],
+    ) -> Result<(u64, u64), Error> {
         let margin_ms = millis("margin", margin)?;
+        let (buckets, kinds): (Vec<i64>, Vec<&str>) = unjudged
+            .iter()
+            .map(|(bucket, kind)| (i64::from(bucket.get()), *kind))
+            .unzip();
         let mut reruns = Reruns::default();
         loop {
             let outcome = self
                 .run_tx("resolve_unseen", async |session| {
                     let closed = session
-                        .execute(RESOLVE_UNSEEN, &[&run, /* margin_ms */ &margin_ms])
+                        .execute(
+                            RESOLVE_UNSEEN,
+                            &[&run, /* margin_ms */ &margin_ms, &buckets, &kinds],
+                        )
                         .await?;
                     let rows = session.query(OPEN_OF_RUN_KIND, &[&run]).await?;
                     let open = rows.first().map_or(Ok(0), |row| number(row, "n"))?;
@@ -415,6 +428,10 @@ const RESOLVE_UNSEEN: &str = "-- resolve_unseen
             AND (
                 r.activity_id IS NULL
                 OR (d.activity_id, d.sku_id, d.version) = (r.activity_id, r.sku_id, r.version)
+            )
+            AND NOT EXISTS (
+                SELECT FROM unnest($3::bigint[], $4::text[]) AS u (bucket_id, kind)
+                WHERE u.bucket_id = d.bucket_id AND u.kind = d.kind
             )
         ORDER BY d.discrepancy_id
         FOR UPDATE OF d

@@ -154,7 +154,7 @@ async fn run(sale: &Fixture, found: &[Discrepancy]) -> (u64, u64) {
     sale.store.finish_run(run, &outcome).await.unwrap();
     let (resolved, _open) = sale
         .store
-        .resolve_unseen(run, Duration::ZERO)
+        .resolve_unseen(run, Duration::ZERO, &[])
         .await
         .unwrap();
     (recorded, resolved)
@@ -218,9 +218,20 @@ async fn a_difference_seen_within_the_margin_stays_open() {
     let outcome = RunOutcome::default();
     sale.store.finish_run(run, &outcome).await.unwrap();
     let minute = Duration::from_secs(60);
-    let resolve = async |margin| sale.store.resolve_unseen(run, margin).await.unwrap();
-    assert_eq!(resolve(minute).await, (0, 1));
-    assert_eq!(resolve(Duration::ZERO).await, (1, 0));
+    let resolve = async |margin, unjudged: &[(BucketId, &str)]| {
+        let resolved = sale.store.resolve_unseen(run, margin, unjudged).await;
+        resolved.unwrap()
+    };
+    assert_eq!(resolve(minute, &[]).await, (0, 1));
+    // Neither can one that could not judge that kind in that bucket.
+    let kind = total_differs(&sale).kind;
+    let unjudged = [(BucketId::ZERO, kind.as_str())];
+    assert_eq!(resolve(Duration::ZERO, &unjudged).await, (0, 1));
+    let others = [
+        (BucketId::ZERO, "holders_differ"),
+        (BucketId::new(1).unwrap(), kind.as_str()),
+    ];
+    assert_eq!(resolve(Duration::ZERO, &others).await, (1, 0));
 }
 
 /// Goal: what is on record is only seen again, and the reservation's agreement closes it.

@@ -7,7 +7,8 @@ use seckill_lua_scripts::{CachedResult, ReservationRecord};
 use seckill_order_store::DecisionRecord;
 use seckill_settlement::Class;
 use seckill_state_machine::{
-    BucketScope, OrderState, Replay, ReservationId, ReservationStatus, ReserveCode, replay,
+    BucketScope, OrderState, Replay, ReservationId, ReservationStatus, ReserveCode, TimestampMs,
+    replay,
 };
 
 use crate::finding::Finding;
@@ -146,6 +147,21 @@ pub fn record(
     (record.bucket != *bucket).then(|| {
         let what = format!("the record names {}", record.bucket);
         Finding::of(Class::ForeignScope, id, what, "")
+    })
+}
+
+/// How far ahead of PostgreSQL's clock a reservation may have been accepted: more than the clocks of two
+/// servers that are kept in time ever differ.
+const AHEAD_MAX_MS: i64 = 60_000;
+
+/// What is wrong with the time of a reservation, given PostgreSQL's, by which patience is measured.
+#[must_use]
+pub fn ahead(record: &ReservationRecord, now: TimestampMs) -> Option<Finding> {
+    let ahead_ms = record.reserved_at_ms.get().saturating_sub(now.get());
+    (ahead_ms > AHEAD_MAX_MS).then(|| {
+        let (id, ahead_s) = (&record.reservation_id, ahead_ms / 1_000);
+        let redis = format!("{}, accepted {ahead_s} s from now", record.status);
+        Finding::of(Class::ReservedAhead, id, redis, "")
     })
 }
 

@@ -22,6 +22,10 @@ use crate::finding::Finding;
 /// Reads of one page in flight. They share their round trips.
 const CALLS_IN_FLIGHT: usize = 16;
 
+/// What can be judged only in a bucket that nobody buys from while its reservations are added up: all
+/// else is looked at one by one.
+const OF_SUMS: &[Class] = &[Class::HoldersDiffer, Class::SoldOutStale];
+
 /// Both stores.
 #[derive(Clone)]
 pub struct Sides {
@@ -66,6 +70,8 @@ pub struct Outcome {
     pub findings: Vec<Finding>,
     /// Why it proves nothing about what it did not find, if so.
     pub incomplete: Option<String>,
+    /// What it could not judge: nothing is proved about these alone.
+    pub unjudged: &'static [Class],
 }
 
 impl Pass {
@@ -134,22 +140,20 @@ impl Pass {
     /// What the pass came to.
     pub fn into_outcome(mut self) -> Outcome {
         let id = self.bucket().bucket_id;
-        let mut incomplete = None;
-        if self.before == self.after {
-            if let Some(stock) = self.after {
-                self.judge_sums(stock);
-            }
-        } else {
-            incomplete = Some(format!("bucket {id} moved while it was added up"));
+        let mut unjudged: &[Class] = &[];
+        if self.before != self.after {
+            unjudged = OF_SUMS;
+        } else if let Some(stock) = self.after {
+            self.judge_sums(stock);
         }
         let dropped = self.found.dropped();
-        if dropped > 0 {
-            incomplete = Some(format!("bucket {id} has {dropped} further differences"));
-        }
+        let incomplete =
+            (dropped > 0).then(|| format!("bucket {id} has {dropped} further differences"));
         Outcome {
             checked: self.counted.len().try_into().unwrap_or(u64::MAX),
             findings: self.found.into_list(),
             incomplete,
+            unjudged,
         }
     }
 

@@ -5,6 +5,7 @@ mod healthy;
 mod patience;
 mod planted;
 mod retention;
+mod sweep;
 
 use std::time::Duration;
 

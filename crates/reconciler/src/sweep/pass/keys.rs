@@ -64,8 +64,22 @@ impl Pass {
                 Key::User(..) | Key::Other => {}
             }
         }
+        self.times(sides, &records).await?;
         self.undecided(sides, &records).await?;
         Ok(page.next)
+    }
+
+    /// Reservations from the future. The clock is read after them, so that none is for being new.
+    async fn times(&mut self, sides: &Sides, records: &[ReservationRecord]) -> Result<(), Error> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let now = sides.store.clock().await?;
+        let ahead = records
+            .iter()
+            .filter_map(|record| judge::ahead(record, now));
+        ahead.for_each(|found| self.found.push(found));
+        Ok(())
     }
 
     async fn key(&self, sides: &Sides, name: String) -> Result<(Key, Option<Finding>), RedisError> {

@@ -46,7 +46,9 @@ fn a_double_release_shows_and_a_bucket_that_moved_is_not_judged() {
     assert_eq!(classes(pass(two, 3, two)), [Class::HoldersDiffer]);
     let moved = pass(two, 3, three).into_outcome();
     assert!(moved.findings.is_empty());
-    assert!(moved.incomplete.is_some());
+    assert_eq!(moved.incomplete, None);
+    assert_eq!(moved.unjudged, OF_SUMS);
+    assert!(pass(two, 2, two).into_outcome().unjudged.is_empty());
     assert!(classes(pass(None, 0, None)).is_empty());
 }
 
