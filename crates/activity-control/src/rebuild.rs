@@ -7,7 +7,7 @@
 //! | their stock, less what reservations that are left hold | the same with counters | rebuild, run again: what is there stays |
 //! | some reservations | the same; each has taken its units from `available` once | rebuild, run again: what agrees is only looked at |
 //! | both ends compared | the same | rebuild, run again |
-//! | the recovery window on record | a window that is open over a meta that says `rebuild` | rebuild, run again: the window stays open |
+//! | the recovery window on record | a window that is open over a meta that says `rebuild` | rebuild, run again: the window starts afresh |
 //! | meta says `window` in some buckets | a paused version | rebuild, run again, or `resume`, which refuses while a bucket says `rebuild` |
 //!
 //! Services may run meanwhile. Fronts sell nothing from a bucket that says `rebuild`. The consumer may
@@ -27,6 +27,7 @@ use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::{
     InitialiseBucket, InitialiseReply, Recovery, SetRecovery, SetRecoveryReply,
 };
+use seckill_order_store::ServerNames;
 use seckill_settlement::{Replayer, Tally};
 use seckill_state_machine::{Activity, ActivitySettings, ActivityState, BucketId, Scope};
 use serde::Serialize;
@@ -291,8 +292,13 @@ impl Control {
         let buckets = settings.bucket_count.buckets().map(|bucket_id| async move {
             let bucket = settings.scope.bucket(bucket_id);
             let keys = BucketKeys::new(&bucket);
-            let run_id = self.redis.run_id(&keys).await?;
-            self.store.open_window(&bucket, &run_id, reason).await?;
+            let server = self.redis.who_serves(&keys).await?;
+            let names = ServerNames {
+                run_id: &server.run_id,
+                replication_id: &server.replication_id,
+            };
+            // A window that is open may be from before the loss.
+            self.store.restart_window(&bucket, names, reason).await?;
             let call = SetRecovery {
                 keys: &keys,
                 recovery: Recovery::Window,

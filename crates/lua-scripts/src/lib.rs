@@ -23,7 +23,7 @@ mod supervisor;
 pub use config::RedisConfig;
 pub use error::{Error, ErrorKind};
 pub use inspect::ServerNode;
-pub use reads::{BucketPage, Expiry, Index, IndexMember, SCAN_STEP, ScanCursor};
+pub use reads::{BucketPage, Expiry, Index, IndexMember, SCAN_STEP, ScanCursor, Server};
 pub use record::{CachedResult, Meta, Recovery, ReservationRecord, Stock};
 pub use redis::Redis;
 pub use scripts::{

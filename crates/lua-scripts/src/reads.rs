@@ -1,6 +1,7 @@
 //! Plain reads, each one command and bounded: records, counters, markers and the two indexes.
 
 mod members;
+mod server;
 
 use fred::types::Value;
 use seckill_key_layout::{BucketKeys, SOLDOUT_CHANNEL, current_version_key, hash_slot};
@@ -10,6 +11,8 @@ use seckill_state_machine::{
 
 use crate::record::Fields;
 use crate::{CachedResult, Error, Meta, Redis, ReservationRecord, Stock};
+
+pub use server::Server;
 
 /// Keys that one step of a scan looks at. 500 keys cost the server about 0.2 ms.
 pub const SCAN_STEP: u32 = 500;
@@ -304,21 +307,14 @@ impl Redis {
         futures::future::try_join_all(reads).await
     }
 
-    /// The run id of the server that holds a bucket. Another one means a restart or a failover, after
-    /// which the newest writes may be lost.
+    /// The server that holds a bucket.
     ///
     /// # Errors
     /// Without an answer.
-    pub async fn run_id(&self, keys: &BucketKeys) -> Result<String, Error> {
-        let reply = self
-            .bucket_command("INFO", keys, vec!["server".into()])
-            .await?;
-        let info = optional_text("server info", reply)?.unwrap_or_default();
-        info.lines()
-            .find_map(|line| line.strip_prefix("run_id:"))
-            .map(|run_id| run_id.trim().to_owned())
-            .filter(|run_id| !run_id.is_empty())
-            .ok_or_else(|| Error::malformed("server info", "no run id"))
+    pub async fn who_serves(&self, keys: &BucketKeys) -> Result<Server, Error> {
+        let sections = vec!["server".into(), "replication".into()];
+        let reply = self.bucket_command("INFO", keys, sections).await?;
+        Server::parse(&optional_text("server info", reply)?.unwrap_or_default())
     }
 
     /// The clock of the server that holds a bucket.

@@ -54,6 +54,6 @@ pub use outbox::OutboxRow;
 pub use parking::DeadLetter;
 pub use patience::{Overdue, WatchNote};
 pub use pool::{Store, StoreConfig};
-pub use recovery::{QueueEnd, RecoveryWindow};
+pub use recovery::{QueueEnd, RecoveryWindow, ServerNames};
 pub use retention::{LastSight, OpenWork};
 pub use tasks::{Claim, CompensationTask, NewTask, TaskOrigin};

@@ -5,13 +5,24 @@
 //! one is meant, so that a reconciler that was held up never ends a window that another one opened
 //! after the next failover.
 
-use seckill_state_machine::{BucketScope, Scope, TimestampMs};
+use std::time::Duration;
+
+use seckill_state_machine::{BucketId, BucketScope, Scope, TimestampMs};
 use tokio_postgres::Row;
 
 use crate::decide::BucketColumns;
 use crate::pool::Session;
-use crate::rows::{ScopeKey, bucket, get, time_ms_opt, to_time};
+use crate::rows::{ScopeKey, bucket, get, millis, time_ms_opt, to_time};
 use crate::{Error, Store};
+
+/// A Redis server, as it names its process and the history that it writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerNames<'a> {
+    /// Of the process.
+    pub run_id: &'a str,
+    /// Of the history: whoever becomes a primary begins a new one.
+    pub replication_id: &'a str,
+}
 
 /// What is known about the Redis behind one bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +31,10 @@ pub struct RecoveryWindow {
     pub bucket: BucketScope,
     /// The run id of the node that served it last.
     pub run_id: String,
+    /// The history that it wrote; empty when the row is from before those were noted.
+    pub replication_id: String,
+    /// How long ago somebody noted to have seen it.
+    pub sighted_ms_ago: i64,
     /// When the window was opened; `None` when none is open.
     pub opened_at_ms: Option<TimestampMs>,
     /// How long it has been open, by PostgreSQL's clock.
@@ -39,6 +54,31 @@ pub struct QueueEnd {
     pub offset: i64,
 }
 
+/// A window that begins now. `opened_at` names it, so that it is later than that of the one before,
+/// whatever the clock says.
+macro_rules! open_window {
+    () => {
+        "-- open_window
+        INSERT INTO recovery_window AS w (
+            activity_id, sku_id, version, bucket_id, run_id, replication_id, reason, opened_at
+        )
+        VALUES ($1, $2, $3, $4, $5, $6, $7, date_trunc('milliseconds', clock_timestamp()))
+        ON CONFLICT (activity_id, sku_id, version, bucket_id) DO UPDATE
+        SET run_id = excluded.run_id, replication_id = excluded.replication_id,
+            former = CASE
+                WHEN w.replication_id = excluded.replication_id THEN w.former
+                ELSE (w.former || w.replication_id)[greatest(1, cardinality(w.former) - 14):]
+            END,
+            reason = excluded.reason,
+            opened_at = greatest(excluded.opened_at, w.opened_at + interval '1 ms'),
+            end_queues = NULL, end_offsets = NULL, sighted_at = now(),
+            seen_at = CASE
+                WHEN w.replication_id = excluded.replication_id THEN w.seen_at ELSE now()
+            END
+        "
+    };
+}
+
 fn window(row: &Row) -> Result<RecoveryWindow, Error> {
     let queues: Option<Vec<String>> = get(row, "end_queues")?;
     let offsets: Option<Vec<i64>> = get(row, "end_offsets")?;
@@ -51,6 +91,8 @@ fn window(row: &Row) -> Result<RecoveryWindow, Error> {
     Ok(RecoveryWindow {
         bucket: bucket(row)?,
         run_id: get(row, "run_id")?,
+        replication_id: get(row, "replication_id")?,
+        sighted_ms_ago: get(row, "sighted_ms_ago")?,
         opened_at_ms: time_ms_opt(row, "opened_at")?,
         open_for_ms: get(row, "open_for_ms")?,
         ends,
@@ -69,8 +111,9 @@ impl Store {
             .read(
                 "recovery_windows",
                 "-- recovery_windows
-                SELECT activity_id, sku_id, version, bucket_id, run_id, opened_at, reason,
-                    end_queues, end_offsets,
+                SELECT activity_id, sku_id, version, bucket_id, run_id, replication_id,
+                    opened_at, reason, end_queues, end_offsets,
+                    (extract(epoch FROM now() - sighted_at) * 1000)::bigint AS sighted_ms_ago,
                     (extract(epoch FROM now() - opened_at) * 1000)::bigint AS open_for_ms
                 FROM recovery_window
                 WHERE activity_id = $1 AND sku_id = $2 AND version = $3
@@ -81,51 +124,155 @@ impl Store {
         rows.iter().map(window).collect()
     }
 
-    /// Notes the run id behind a bucket that was never seen before; says whether this call did. One
-    /// that is on record stays: another id is a reason to open a window.
+    /// Notes the server behind a bucket that was never seen before; says whether this call did. One
+    /// that is on record stays: another one is a reason to open a window.
     ///
     /// # Errors
     /// As every write.
-    pub async fn saw_run_id(&self, bucket: &BucketScope, run_id: &str) -> Result<bool, Error> {
+    pub async fn saw_server(
+        &self,
+        bucket: &BucketScope,
+        server: ServerNames<'_>,
+    ) -> Result<bool, Error> {
         self.write_window(
-            "saw_run_id",
+            "saw_server",
             bucket,
-            "-- saw_run_id
-            INSERT INTO recovery_window (activity_id, sku_id, version, bucket_id, run_id)
-            VALUES ($1, $2, $3, $4, $5)
+            "-- saw_server
+            INSERT INTO recovery_window (
+                activity_id, sku_id, version, bucket_id, run_id, replication_id
+            )
+            VALUES ($1, $2, $3, $4, $5, $6)
             ON CONFLICT (activity_id, sku_id, version, bucket_id) DO NOTHING",
-            &[/* run_id */ &run_id],
+            &[
+                /* run_id */ &server.run_id,
+                /* replication_id */ &server.replication_id,
+            ],
         )
         .await
     }
 
+    /// Notes that the server on record calls its history by another name now; says whether it was
+    /// still the one before.
+    ///
+    /// # Errors
+    /// As every write.
+    pub async fn rename_server(
+        &self,
+        bucket: &BucketScope,
+        before: &str,
+        server: ServerNames<'_>,
+    ) -> Result<bool, Error> {
+        self.write_window(
+            "rename_server",
+            bucket,
+            "-- rename_server
+            UPDATE recovery_window SET replication_id = $7, sighted_at = now()
+            WHERE activity_id = $1 AND sku_id = $2 AND version = $3 AND bucket_id = $4
+                AND run_id = $5 AND replication_id = $6",
+            &[
+                /* run_id */ &server.run_id,
+                /* before */ &before,
+                /* replication_id */ &server.replication_id,
+            ],
+        )
+        .await
+    }
+
+    /// Notes that these buckets of a version are served by the histories on record; returns for how
+    /// many. What somebody else is noting is left to them.
+    ///
+    /// # Errors
+    /// As every write.
+    pub async fn sighted(&self, scope: &Scope, seen: &[(BucketId, String)]) -> Result<u64, Error> {
+        let key = ScopeKey::of(scope);
+        let buckets: Vec<i64> = seen.iter().map(|(id, _)| i64::from(id.get())).collect();
+        let histories: Vec<&str> = seen.iter().map(|(_, history)| history.as_str()).collect();
+        let mut params = key.params().to_vec();
+        params.push(&buckets);
+        params.push(&histories);
+        self.run_tx("sighted", async |session| {
+            session
+                .execute(
+                    "-- sighted
+                    WITH seen AS (
+                        SELECT w.bucket_id
+                        FROM recovery_window AS w
+                        JOIN unnest($4::bigint[], $5::text[]) AS r (bucket_id, replication_id)
+                            USING (bucket_id, replication_id)
+                        WHERE w.activity_id = $1 AND w.sku_id = $2 AND w.version = $3
+                        ORDER BY w.bucket_id
+                        FOR UPDATE OF w SKIP LOCKED
+                    )
+                    UPDATE recovery_window AS w SET sighted_at = now()
+                    FROM seen
+                    WHERE w.activity_id = $1 AND w.sku_id = $2 AND w.version = $3
+                        AND w.bucket_id = seen.bucket_id",
+                    &params,
+                )
+                .await
+        })
+        .await
+    }
+
     /// Opens the window of a bucket, or starts the open one afresh when its Redis is another one
-    /// again; says whether this call did. One that is open for this very run id stays as it is.
+    /// again; says whether this call did. One that is open for this very history stays as it is. A
+    /// history that came before the one on record is taken for what somebody sees from behind a
+    /// divided network, unless nobody has seen the one on record for `lost_after`.
     ///
     /// # Errors
     /// As every write; `Refused` for a version that does not exist.
     pub async fn open_window(
         &self,
         bucket: &BucketScope,
-        run_id: &str,
+        server: ServerNames<'_>,
         reason: &str,
+        lost_after: Duration,
     ) -> Result<bool, Error> {
+        let lost_after_ms = millis("lost_after", lost_after)?;
         self.write_window(
             "open_window",
             bucket,
-            "-- open_window
-            INSERT INTO recovery_window AS w (
-                activity_id, sku_id, version, bucket_id, run_id, reason, opened_at
-            )
-            VALUES ($1, $2, $3, $4, $5, $6, date_trunc('milliseconds', clock_timestamp()))
-            ON CONFLICT (activity_id, sku_id, version, bucket_id) DO UPDATE
-            SET run_id = excluded.run_id, reason = excluded.reason,
-                opened_at = excluded.opened_at, end_queues = NULL, end_offsets = NULL,
-                seen_at = CASE WHEN w.run_id = excluded.run_id THEN w.seen_at ELSE now() END
-            WHERE w.run_id <> excluded.run_id OR w.opened_at IS NULL",
-            &[/* run_id */ &run_id, /* reason */ &reason],
+            concat!(
+                open_window!(),
+                "WHERE CASE
+                    WHEN w.replication_id = excluded.replication_id THEN w.opened_at IS NULL
+                    ELSE excluded.replication_id <> ALL (w.former)
+                        OR w.sighted_at < now() - $8::bigint * interval '1 ms'
+                END"
+            ),
+            &[
+                /* run_id */ &server.run_id,
+                /* replication_id */ &server.replication_id,
+                /* reason */ &reason,
+                /* lost_after_ms */ &lost_after_ms,
+            ],
         )
         .await
+    }
+
+    /// Opens the window of a bucket whose data was lost, whatever is on record: the ends of an open
+    /// one may have been taken before the loss.
+    ///
+    /// # Errors
+    /// As every write; `Refused` for a version that does not exist.
+    pub async fn restart_window(
+        &self,
+        bucket: &BucketScope,
+        server: ServerNames<'_>,
+        reason: &str,
+    ) -> Result<(), Error> {
+        self.write_window(
+            "restart_window",
+            bucket,
+            open_window!(),
+            &[
+                /* run_id */ &server.run_id,
+                /* replication_id */ &server.replication_id,
+                /* reason */ &reason,
+            ],
+        )
+        .await?;
+        Ok(())
     }
 
     /// Notes where the queues ended, for those of these windows that are still open and have no ends

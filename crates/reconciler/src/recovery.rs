@@ -1,7 +1,7 @@
 //! After a failover: replays PostgreSQL's decisions at once, and keeps the recovery window of each
 //! bucket until nothing from before the failover can become an order any more (M7).
 //!
-//! A failover shows as another run id of the server behind a bucket. It may have lost the newest writes
+//! A failover shows as another history behind a bucket ([`lookout`]). It may have lost the newest writes
 //! of that bucket, the activity's state among them. Whoever repeats a request whose reservation was lost
 //! must not be refused afresh while the first attempt may still become an order: the window says so in
 //! the bucket's meta, and ends when all of this is true:
@@ -22,27 +22,26 @@
 //! | failover, nobody has looked yet | no window | the fronts assume one for 10 s after they reconnect; the next look opens it |
 //! | row opened, meta not written | a window that the fronts do not see | the next look of any replica writes meta: it does so for every open window |
 //! | meta written, state not restored or not all replayed | an open window | the next look goes on; every step is idempotent |
-//! | another failover lost meta's word | another run id | the window is opened afresh, its ends taken anew |
+//! | another failover lost meta's word | another history | the window is opened afresh, its ends taken anew |
 //! | ends taken, not recorded | an open window without ends | the next look takes later ends |
 //! | meta cleared, row still open | a window that the fronts do not see | the next look writes meta again and ends the window later |
 //! | a replica wrote meta just after another one had ended the window | meta's word without a row | the next look opens a window for it, which ends as any other |
-//! | another failover while a replay was under way | two windows by time | the older one is not ended: row and run id are read again before meta is cleared |
+//! | another failover while a replay was under way | two windows by time | the older one is not ended: row and server are read again before meta is cleared |
 //! | the whole bucket is gone | an open window, no meta to write | an operator rebuilds it; the window ends as any other |
 //!
 //! Were meta written first, another failover before the row was written would leave no trace of the
 //! first one. Were the row closed first, a crash would leave a window in meta that nobody ends.
 
+mod lookout;
 mod progress;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use seckill_key_layout::BucketKeys;
 use seckill_lua_scripts::{
-    Error as RedisError, ErrorKind as RedisErrorKind, Recovery as InMeta, Redis, SetRecovery,
-    SetRecoveryReply,
+    Error as RedisError, Recovery as InMeta, Redis, SetRecovery, SetRecoveryReply,
 };
 use seckill_message_bus::{
     Admin, Error as BusError, Group, QueuePosition, Redeliveries, Topic, has_reached,
@@ -52,10 +51,8 @@ use seckill_settlement::{Error as SettlementError, Repairer, Replayer, Tally};
 use seckill_state_machine::{Activity, BucketId, BucketScope, Scope, TimestampMs};
 use tokio::time::Instant;
 
+use lookout::Lookout;
 use progress::Progress;
-
-/// Buckets asked for their server at once.
-const BUCKETS_AT_ONCE: usize = 32;
 
 /// Why a look did not get through.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +78,7 @@ pub struct Recovery {
     admin: Arc<Admin>,
     replayer: Replayer,
     repairer: Repairer,
+    lookout: Lookout,
     redeliveries: Redeliveries,
     delay: Duration,
     progress: HashMap<BucketScope, Progress>,
@@ -90,10 +88,18 @@ pub struct Recovery {
 type Open = (RecoveryWindow, TimestampMs);
 
 impl Recovery {
-    /// `delay` is how long after the opening a message from before may still be sent.
+    /// Looks once an `interval`; `delay` is how long after the opening a message from before may still
+    /// be sent.
     #[must_use]
-    pub fn new(redis: Redis, store: Store, admin: Arc<Admin>, delay: Duration) -> Self {
+    pub fn new(
+        redis: Redis,
+        store: Store,
+        admin: Arc<Admin>,
+        interval: Duration,
+        delay: Duration,
+    ) -> Self {
         Self {
+            lookout: Lookout::new(redis.clone(), store.clone(), interval),
             replayer: Replayer::new(redis.clone(), store.clone()),
             repairer: Repairer::new(redis.clone(), store.clone()),
             redis,
@@ -113,7 +119,7 @@ impl Recovery {
     pub async fn watch(&self) -> Result<(), Error> {
         let mut failure = None;
         for activity in &self.store.open_scopes().await? {
-            let sighted = self.version(activity).await;
+            let sighted = self.lookout.look(activity).await;
             failure = failure.or(sighted.err());
             let held = match self.open_windows(activity).await {
                 Ok(open) => self.hold(&open).await,
@@ -133,7 +139,7 @@ impl Recovery {
         let mut failure = None;
         let mut open = Vec::new();
         for activity in &activities {
-            let sighted = self.version(activity).await;
+            let sighted = self.lookout.look(activity).await;
             failure = failure.or(sighted.err());
             // A server that is away must not keep the other buckets from their windows.
             match self.open_windows(activity).await {
@@ -156,30 +162,6 @@ impl Recovery {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Asks each bucket's server who it is.
-    async fn version(&self, activity: &Activity) -> Result<(), Error> {
-        let scope = &activity.settings.scope;
-        let known: HashMap<BucketScope, RecoveryWindow> = self
-            .store
-            .recovery_windows(scope)
-            .await?
-            .into_iter()
-            .map(|window| (window.bucket.clone(), window))
-            .collect();
-        let mut sights = Vec::new();
-        for bucket_id in activity.settings.bucket_count.buckets() {
-            let bucket = scope.bucket(bucket_id);
-            let known = known.get(&bucket);
-            sights.push(self.sight(bucket, known));
-        }
-        let mut sights = futures::stream::iter(sights).buffer_unordered(BUCKETS_AT_ONCE);
-        let mut failure = None;
-        while let Some(sight) = sights.next().await {
-            failure = failure.or(sight.err());
-        }
-        failure.map_or(Ok(()), Err)
-    }
-
     async fn open_windows(&self, activity: &Activity) -> Result<Vec<Open>, Error> {
         let scope = &activity.settings.scope;
         let windows = self.store.recovery_windows(scope).await?;
@@ -188,43 +170,6 @@ impl Recovery {
             Some((window, opened_at))
         });
         Ok(open.collect())
-    }
-
-    async fn sight(
-        &self,
-        bucket: BucketScope,
-        known: Option<&RecoveryWindow>,
-    ) -> Result<(), Error> {
-        let keys = BucketKeys::new(&bucket);
-        let run_id = self.redis.run_id(&keys).await?;
-        match known {
-            Some(known) if known.run_id == run_id => {
-                // One replica may have written meta just after another one had ended the window. It
-                // is opened again, and ends as any other.
-                if known.opened_at_ms.is_none() && self.is_held(&keys).await? {
-                    let reason = "meta says so and none is on record";
-                    self.store.open_window(&bucket, &run_id, reason).await?;
-                }
-            }
-            None => {
-                self.store.saw_run_id(&bucket, &run_id).await?;
-            }
-            Some(known) => {
-                let reason = format!("run id {run_id} instead of {}", known.run_id);
-                if self.store.open_window(&bucket, &run_id, &reason).await? {
-                    tracing::warn!(%bucket, reason, "another redis serves a bucket: its recovery begins");
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the bucket's meta says that a window is open; damage is told with the totals.
-    async fn is_held(&self, keys: &BucketKeys) -> Result<bool, RedisError> {
-        match self.redis.meta(keys).await {
-            Err(error) if error.kind() == RedisErrorKind::Broken => Ok(false),
-            meta => Ok(meta?.is_some_and(|meta| meta.recovery == InMeta::Window)),
-        }
     }
 
     /// Says in meta what PostgreSQL says, again and again: another failover may have lost it. A bucket
@@ -415,7 +360,8 @@ impl Recovery {
         let is_this = now
             .iter()
             .any(|now| now.bucket == *bucket && now.opened_at_ms == Some(opened_at));
-        if !is_this || self.redis.run_id(&keys).await? != window.run_id {
+        let server = self.redis.who_serves(&keys).await?;
+        if !is_this || server.replication_id != window.replication_id {
             return Ok(());
         }
         let reply = self

@@ -84,15 +84,17 @@ fn start_recovery(ctx: &Context, settings: &Settings, parts: &Parts) {
     let delay = settings.window_delay_ms + settings.broker.rocketmq_send_timeout_ms;
     let (redis, store) = (parts.redis.clone(), parts.store.clone());
     let admin = Arc::clone(&parts.admin);
-    let watcher = Recovery::new(redis.clone(), store.clone(), admin, delay);
+    let interval = settings.recovery_interval_ms;
+    let watcher = Recovery::new(redis.clone(), store.clone(), admin, interval, delay);
     let watcher = Arc::new(Mutex::new(watcher));
-    ctx.every("failovers", settings.recovery_interval_ms, move || {
+    ctx.every("failovers", interval, move || {
         let watcher = Arc::clone(&watcher);
         async move { Ok::<(), anyhow::Error>(watcher.lock().await.watch().await?) }
     });
-    let recovery = Recovery::new(redis, store, Arc::clone(&parts.admin), delay);
+    let admin = Arc::clone(&parts.admin);
+    let recovery = Recovery::new(redis, store, admin, interval, delay);
     let recovery = Arc::new(Mutex::new(recovery));
-    ctx.every("recovery", settings.recovery_interval_ms, move || {
+    ctx.every("recovery", interval, move || {
         let recovery = Arc::clone(&recovery);
         async move { Ok::<(), anyhow::Error>(recovery.lock().await.look().await?) }
     });

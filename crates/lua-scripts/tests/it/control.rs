@@ -310,7 +310,7 @@ async fn an_extension_takes_only_keys_of_its_bucket_and_not_too_many() {
 }
 
 #[tokio::test]
-async fn expiries_and_run_id_are_read() {
+async fn expiries_are_read() {
     let world = World::open(1).await;
     let (meta, stock, soldout) = (world.keys.meta(), world.keys.stock(), world.keys.soldout());
     world.cli(&["PERSIST", &stock]).await;
@@ -323,14 +323,35 @@ async fn expiries_and_run_id_are_read() {
     );
     let many = vec![world.keys.meta(); SCAN_STEP as usize + 1];
     assert!(world.redis.expiries(&world.keys, &many).await.is_err());
-    let run_id = world.redis.run_id(&world.keys).await.unwrap();
-    assert_eq!(run_id.len(), 40);
-    assert_eq!(world.redis.run_id(&world.keys).await.unwrap(), run_id);
+}
+
+/// Goal: a restart and a promotion begin a history, also one of a server that was a primary before; the
+/// coming of a replica does not. Method: the same process throughout, but for the last step.
+#[tokio::test]
+async fn who_becomes_a_primary_begins_a_history() {
+    let world = World::open(1).await;
+    let server = async || world.redis.who_serves(&world.keys).await.unwrap();
+    let first = server().await;
+    assert_eq!((first.run_id.len(), first.replication_id.len()), (40, 40));
+    assert!(first.is_primary && !first.took_over);
+    assert_eq!(server().await, first);
+
+    world.cli(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let demoted = server().await;
+    assert!(!demoted.is_primary);
+    world.cli(&["REPLICAOF", "NO", "ONE"]).await;
+    let again = server().await;
+    assert!(again.is_primary && again.took_over);
+    assert_eq!(again.run_id, first.run_id);
+    assert_ne!(again.replication_id, first.replication_id);
+
     world.server.restart().await;
-    let waited = seckill_test_support::eventually(
+    let restarted = seckill_test_support::eventually(
         std::time::Duration::from_secs(20),
         "the server answers again",
-        || world.redis.run_id(&world.keys),
-    );
-    assert_ne!(waited.await, run_id);
+        || world.redis.who_serves(&world.keys),
+    )
+    .await;
+    assert_ne!(restarted.run_id, first.run_id);
+    assert_ne!(restarted.replication_id, again.replication_id);
 }

@@ -1,6 +1,8 @@
 //! Recovery windows: opened once a failover, ended only by whoever means the same one.
 
-use seckill_order_store::{ErrorKind, QueueEnd, RecoveryWindow};
+use std::time::Duration;
+
+use seckill_order_store::{ErrorKind, QueueEnd, RecoveryWindow, ServerNames};
 use seckill_state_machine::{BucketId, BucketScope};
 
 use crate::fixture::{Fixture, sale, scope};
@@ -10,8 +12,30 @@ impl Fixture {
         self.scope.bucket(BucketId::new(n).unwrap())
     }
 
+    async fn open(&self, bucket: &BucketScope, server: &str) -> bool {
+        let opening = self
+            .store
+            .open_window(bucket, names(server), "failover", LOST_AFTER);
+        opening.await.unwrap()
+    }
+
+    async fn saw(&self, bucket: &BucketScope, server: &str) -> bool {
+        self.store.saw_server(bucket, names(server)).await.unwrap()
+    }
+
     async fn windows(&self) -> Vec<RecoveryWindow> {
         self.store.recovery_windows(&self.scope).await.unwrap()
+    }
+}
+
+/// Far longer than a test takes between a sighting and the next step.
+const LOST_AFTER: Duration = Duration::from_secs(300);
+
+/// A process that never did anything but write one history.
+fn names(server: &str) -> ServerNames<'_> {
+    ServerNames {
+        run_id: server,
+        replication_id: server,
     }
 }
 
@@ -25,13 +49,13 @@ fn ends(offset: i64) -> Vec<QueueEnd> {
 }
 
 #[tokio::test]
-async fn the_first_run_id_is_noted_and_never_replaced_by_a_sighting() {
+async fn the_first_server_is_noted_and_never_replaced_by_a_sighting() {
     let sale = sale(9, 2).await;
     assert!(sale.windows().await.is_empty());
     let bucket = sale.bucket(0);
-    assert!(sale.store.saw_run_id(&bucket, "r1").await.unwrap());
-    assert!(!sale.store.saw_run_id(&bucket, "r1").await.unwrap());
-    assert!(!sale.store.saw_run_id(&bucket, "r2").await.unwrap());
+    assert!(sale.saw(&bucket, "r1").await);
+    assert!(!sale.saw(&bucket, "r1").await);
+    assert!(!sale.saw(&bucket, "r2").await);
     let windows = sale.windows().await;
     assert_eq!(windows.len(), 1);
     assert_eq!(
@@ -48,10 +72,9 @@ async fn the_first_run_id_is_noted_and_never_replaced_by_a_sighting() {
 async fn a_window_is_opened_once_and_ends_once() {
     let sale = sale(9, 2).await;
     let bucket = sale.bucket(1);
-    sale.store.saw_run_id(&bucket, "r1").await.unwrap();
-    let open = async |run_id| sale.store.open_window(&bucket, run_id, "failover").await;
-    assert!(open("r2").await.unwrap());
-    assert!(!open("r2").await.unwrap());
+    sale.saw(&bucket, "r1").await;
+    assert!(sale.open(&bucket, "r2").await);
+    assert!(!sale.open(&bucket, "r2").await);
     let windows = sale.windows().await;
     assert_eq!(windows[0].run_id, "r2");
     assert_eq!(windows[0].reason, "failover");
@@ -86,22 +109,14 @@ async fn a_window_is_opened_once_and_ends_once() {
 async fn a_second_failover_starts_the_window_afresh() {
     let sale = sale(9, 2).await;
     let bucket = sale.bucket(0);
-    sale.store
-        .open_window(&bucket, "r2", "failover")
-        .await
-        .unwrap();
+    sale.open(&bucket, "r2").await;
     let first = sale.windows().await;
     // The next instant has another millisecond.
     let passed = "UPDATE recovery_window SET opened_at = opened_at - interval '1 s'";
     sale.db.execute(passed).await;
     let old = sale.windows().await;
     sale.store.set_window_ends(&old, &ends(10)).await.unwrap();
-    assert!(
-        sale.store
-            .open_window(&bucket, "r3", "failover")
-            .await
-            .unwrap()
-    );
+    assert!(sale.open(&bucket, "r3").await);
 
     let second = &sale.windows().await[0];
     assert_eq!((second.run_id.as_str(), &second.ends), ("r3", &None));
@@ -122,12 +137,13 @@ async fn a_second_failover_starts_the_window_afresh() {
 async fn of_many_who_see_a_failover_one_opens_the_window() {
     let sale = sale(9, 1).await;
     let bucket = sale.bucket(0);
-    sale.store.saw_run_id(&bucket, "r1").await.unwrap();
+    sale.saw(&bucket, "r1").await;
     let mut racing = Vec::new();
     for _ in 0..8 {
         let (store, bucket) = (sale.store.clone(), bucket.clone());
         racing.push(tokio::spawn(async move {
-            store.open_window(&bucket, "r2", "failover").await.unwrap()
+            let opening = store.open_window(&bucket, names("r2"), "failover", LOST_AFTER);
+            opening.await.unwrap()
         }));
     }
     let mut opened = 0;
@@ -142,12 +158,9 @@ async fn the_ends_are_set_for_the_windows_that_are_open_and_no_other() {
     let sale = sale(9, 3).await;
     for n in 0..2 {
         let bucket = sale.bucket(n);
-        sale.store
-            .open_window(&bucket, "r2", "failover")
-            .await
-            .unwrap();
+        sale.open(&bucket, "r2").await;
     }
-    sale.store.saw_run_id(&sale.bucket(2), "r1").await.unwrap();
+    sale.saw(&sale.bucket(2), "r1").await;
     let windows = sale.windows().await;
     let set = sale
         .store
@@ -157,10 +170,7 @@ async fn the_ends_are_set_for_the_windows_that_are_open_and_no_other() {
     assert_eq!(set, 2);
     // A broker that names no queue says nothing about its backlog.
     let bucket = sale.bucket(2);
-    sale.store
-        .open_window(&bucket, "r2", "failover")
-        .await
-        .unwrap();
+    sale.open(&bucket, "r2").await;
     let windows = sale.windows().await;
     let error = sale.store.set_window_ends(&windows, &[]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
@@ -170,8 +180,94 @@ async fn the_ends_are_set_for_the_windows_that_are_open_and_no_other() {
     let nowhere = scope(9).bucket(BucketId::ZERO);
     let error = sale
         .store
-        .open_window(&nowhere, "r2", "failover")
+        .open_window(&nowhere, names("r2"), "failover", LOST_AFTER)
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+}
+
+/// Goal: two who see different servers for as long as they like open one window; a server that was
+/// replaced counts again once nobody sees the one that replaced it, and both of them may go on.
+#[tokio::test]
+async fn a_former_server_is_no_news_while_the_one_on_record_is_seen() {
+    let sale = sale(9, 2).await;
+    let bucket = sale.bucket(0);
+    sale.saw(&bucket, "r1").await;
+    assert!(sale.open(&bucket, "r2").await);
+    let opened = sale.windows().await[0].opened_at_ms.unwrap();
+    for _ in 0..3 {
+        assert!(!sale.open(&bucket, "r1").await);
+        assert!(!sale.open(&bucket, "r2").await);
+    }
+    assert!(sale.store.close_window(&bucket, opened).await.unwrap());
+    // Nor does a window that has ended let the old one in.
+    assert!(!sale.open(&bucket, "r1").await);
+
+    let hidden = "UPDATE recovery_window SET sighted_at = sighted_at - interval '301 s'";
+    sale.db.execute(hidden).await;
+    assert!(sale.windows().await[0].sighted_ms_ago >= 301_000);
+    let sighted = async |server: &str| {
+        let seen = [(bucket.bucket_id, server.to_owned())];
+        sale.store.sighted(&sale.scope, &seen).await.unwrap()
+    };
+    assert_eq!((sighted("r1").await, sighted("r2").await), (0, 1));
+    assert!(!sale.open(&bucket, "r1").await, "it was seen just now");
+    sale.db.execute(hidden).await;
+    assert!(sale.open(&bucket, "r1").await);
+    assert_eq!(sale.windows().await[0].run_id, "r1");
+    assert!(
+        !sale.open(&bucket, "r2").await,
+        "now that is the former one"
+    );
+    // However many come and go, the row stays small.
+    for n in 0..20 {
+        assert!(sale.open(&bucket, &format!("s{n}")).await);
+    }
+    let former = "SELECT cardinality(former) FROM recovery_window";
+    assert_eq!(sale.db.number(former).await, 16);
+}
+
+/// Goal: a history that only has another name now is no other server; one that was named otherwise
+/// meanwhile is left as it is.
+#[tokio::test]
+async fn a_history_may_change_its_name() {
+    let sale = sale(9, 1).await;
+    let bucket = sale.bucket(0);
+    sale.saw(&bucket, "r1").await;
+    let renamed = async |before: &'static str, replication_id| {
+        let names = ServerNames {
+            run_id: "r1",
+            replication_id,
+        };
+        let naming = sale.store.rename_server(&bucket, before, names);
+        naming.await.unwrap()
+    };
+    assert!(renamed("r1", "h2").await);
+    assert!(!renamed("r1", "h3").await);
+    let window = &sale.windows().await[0];
+    assert_eq!(
+        (window.replication_id.as_str(), window.opened_at_ms),
+        ("h2", None)
+    );
+}
+
+/// Goal: after a loss that no restart shows, an open window begins again, and whoever is about to end
+/// the one before does not end this one.
+#[tokio::test]
+async fn a_window_is_started_afresh_whatever_is_on_record() {
+    let sale = sale(9, 1).await;
+    let bucket = sale.bucket(0);
+    assert!(sale.open(&bucket, "r1").await);
+    let before = sale.windows().await;
+    sale.store
+        .set_window_ends(&before, &ends(10))
+        .await
+        .unwrap();
+    let restart = sale.store.restart_window(&bucket, names("r1"), "rebuilt");
+    restart.await.unwrap();
+    let after = &sale.windows().await[0];
+    assert!(after.opened_at_ms > before[0].opened_at_ms);
+    assert_eq!((&after.ends, after.reason.as_str()), (&None, "rebuilt"));
+    let stale = before[0].opened_at_ms.unwrap();
+    assert!(!sale.store.close_window(&bucket, stale).await.unwrap());
 }

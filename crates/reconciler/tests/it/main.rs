@@ -10,7 +10,7 @@ mod sweep;
 use std::time::Duration;
 
 use seckill_integration_tests::{Plan, Sale, Sandbox, Service, Services};
-use seckill_test_support::{ServiceProcess, eventually};
+use seckill_test_support::{ServiceBuilder, ServiceProcess, eventually};
 
 /// Longer than any step takes on a machine that compiles meanwhile.
 const SOON: Duration = Duration::from_secs(60);
@@ -24,6 +24,10 @@ async fn reconciler(sandbox: &Sandbox) -> ServiceProcess {
 
 /// A reconciler whose loops run as often as tests can wait for.
 async fn reconciler_with(sandbox: &Sandbox, grace_ms: u64) -> ServiceProcess {
+    reconciler_builder(sandbox, grace_ms).start().await
+}
+
+fn reconciler_builder(sandbox: &Sandbox, grace_ms: u64) -> ServiceBuilder {
     sandbox
         .service(Service::Reconciler)
         .env("SECKILL_RECONCILER_GRACE_MS", grace_ms)
@@ -36,8 +40,6 @@ async fn reconciler_with(sandbox: &Sandbox, grace_ms: u64) -> ServiceProcess {
         .env("SECKILL_RECONCILER_WINDOW_DELAY_MS", 500)
         .env("SECKILL_RECONCILER_RETENTION_INTERVAL_MS", 300)
         .env("SECKILL_RECONCILER_RETENTION_MARGIN_MS", 1_000)
-        .start()
-        .await
 }
 
 /// Buys one unit, lets everything settle and stops all services.

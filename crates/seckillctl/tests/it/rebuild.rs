@@ -139,6 +139,24 @@ async fn every_kind_of_decision_comes_back_and_only_an_operator_sells_again() {
     assert_eq!((fresh.code, fresh.remaining), (ReserveCode::Accepted, 6));
 }
 
+/// Goal: a loss that no restart shows starts an open window afresh: how far it had to wait was noted
+/// before messages that have lost their reservation now. Method: all keys are deleted between two
+/// rebuilds.
+#[tokio::test]
+async fn a_loss_without_a_restart_starts_the_window_afresh() {
+    let world = every_kind().await;
+    world.plant(&["FLUSHALL"]).await;
+    rebuild(&world).await.ok();
+    let noted = "UPDATE recovery_window \
+                 SET end_queues = '{b/0}', end_offsets = '{1}', opened_at = opened_at - interval '1 h'";
+    world.db.execute(noted).await;
+    world.plant(&["FLUSHALL"]).await;
+    rebuild(&world).await.ok();
+    let afresh = "SELECT count(*) FROM recovery_window \
+                  WHERE end_queues IS NULL AND opened_at > now() - interval '30 min'";
+    assert_eq!(world.db.number(afresh).await, 1);
+}
+
 #[tokio::test]
 async fn a_version_that_is_whole_or_was_never_sold_is_left_alone() {
     let world = World::start().await;

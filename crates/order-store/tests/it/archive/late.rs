@@ -1,5 +1,6 @@
 //! What the archive must not forget, and what must not hold it up.
 
+use seckill_order_store::ServerNames;
 use seckill_state_machine::{BucketId, RejectReason};
 
 use super::*;
@@ -52,8 +53,12 @@ async fn an_open_window_of_a_version_whose_keys_are_gone_holds_nothing_up() {
     let sale = sale(8, 1).await;
     sale.close().await;
     let bucket = sale.scope.bucket(BucketId::ZERO);
-    let opened = sale.store.open_window(&bucket, "r2", "failover").await;
-    assert!(opened.unwrap());
+    let names = ServerNames {
+        run_id: "r2",
+        replication_id: "h2",
+    };
+    let opened = sale.store.restart_window(&bucket, names, "failover").await;
+    opened.unwrap();
     let windows = async || sale.store.open_work(&sale.scope).await.unwrap().windows;
     assert_eq!(windows().await, 1);
     sale.db
