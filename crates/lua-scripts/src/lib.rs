@@ -29,8 +29,8 @@ pub use redis::Redis;
 pub use scripts::{
     Cancel, CancelReply, ClaimSend, ClaimSendReply, Compensate, CompensateReply, EXTEND_KEYS_MAX,
     ExtendRetention, InitialiseBucket, InitialiseReply, OrderedReservation, PreheatBucket,
-    PreheatReply, RebuildReply, RebuildReservation, RepairMarker, RepairMarkerReply, ReplyStatus,
-    Reserve, ReserveReply, SetActivityState, SetActivityStateReply, SetRecovery, SetRecoveryReply,
-    Settle, SettleOutcome, TombstoneEnd, TombstoneReply, Transition, TransitionReply,
-    WriteTombstone,
+    PreheatReply, RebuildReply, RebuildReservation, RemoveStray, RemoveStrayReply, RepairMarker,
+    RepairMarkerReply, ReplyStatus, Reserve, ReserveReply, SetActivityState, SetActivityStateReply,
+    SetRecovery, SetRecoveryReply, Settle, SettleOutcome, Stray, TombstoneEnd, TombstoneReply,
+    Transition, TransitionReply, WriteTombstone,
 };

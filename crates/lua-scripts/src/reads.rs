@@ -388,7 +388,7 @@ pub(crate) fn server_time(reply: Value) -> Result<TimestampMs, Error> {
     Ok(TimestampMs::new(seconds * 1_000 + micros / 1_000))
 }
 
-fn index_key(keys: &BucketKeys, index: Index) -> String {
+pub(crate) fn index_key(keys: &BucketKeys, index: Index) -> String {
     match index {
         Index::SendPending => keys.send_pending(),
         Index::ReservationExpiry => keys.reservation_expiry(),

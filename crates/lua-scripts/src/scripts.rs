@@ -8,6 +8,7 @@ mod initialise_bucket;
 mod lost;
 mod preheat_bucket;
 mod rebuild_reservation;
+mod remove_stray;
 mod repair_marker;
 mod reserve;
 mod set_activity_state;
@@ -29,6 +30,7 @@ pub use initialise_bucket::{InitialiseBucket, InitialiseReply};
 pub use lost::OrderedReservation;
 pub use preheat_bucket::{PreheatBucket, PreheatReply};
 pub use rebuild_reservation::{RebuildReply, RebuildReservation};
+pub use remove_stray::{RemoveStray, RemoveStrayReply, Stray};
 pub use repair_marker::{RepairMarker, RepairMarkerReply};
 pub use reserve::{ReplyStatus, Reserve, ReserveReply};
 pub use set_activity_state::{SetActivityState, SetActivityStateReply};
@@ -53,6 +55,7 @@ pub(crate) enum Kind {
     InitialiseBucket,
     SetRecovery,
     ExtendRetention,
+    RemoveStray,
 }
 
 /// A script's file, with the parts that it uses in front of it.
@@ -66,7 +69,7 @@ macro_rules! source {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Reserve,
         Self::Compensate,
         Self::Transition,
@@ -80,6 +83,7 @@ impl Kind {
         Self::InitialiseBucket,
         Self::SetRecovery,
         Self::ExtendRetention,
+        Self::RemoveStray,
     ];
 
     /// The file's name without its extension; also the name in errors.
@@ -98,6 +102,7 @@ impl Kind {
             Self::InitialiseBucket => "initialise_bucket",
             Self::SetRecovery => "set_recovery",
             Self::ExtendRetention => "extend_retention",
+            Self::RemoveStray => "remove_stray",
         }
     }
 
@@ -116,6 +121,7 @@ impl Kind {
             Self::InitialiseBucket => source!(+ "initialise_bucket"),
             Self::SetRecovery => source!(+ "set_recovery"),
             Self::ExtendRetention => source!(+ "extend_retention"),
+            Self::RemoveStray => source!(+ "remove_stray"),
         }
     }
 }

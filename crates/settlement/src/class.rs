@@ -132,17 +132,17 @@ classes! {
         "An index still names a reservation that needs it no more." Redis Automatic "unindex"
         "the transition script, repeated, removes it"
     IndexStray "index_stray"
-        "An index names a reservation that neither side knows." Neither Operator ""
-        "remove the member by hand, after a look at the log"
+        "An index names a reservation that neither side knows." Neither Operator "remove_stray"
+        "remove_stray, after a look at the log"
     MarkerStray "marker_stray"
-        "A buyer's marker names a reservation that does not exist, holds nothing or is another's, and the buyer has no order." Neither Operator ""
-        "delete the marker by hand, so that the buyer can buy"
+        "A buyer's marker names a reservation that does not exist, holds nothing or is another's, and the buyer has no order." Neither Operator "remove_stray"
+        "remove_stray, so that the buyer can buy; it looks for the marker among all keys of the bucket"
     CachedResultUnreadable "cached_result_unreadable"
-        "The remembered answer to a request cannot be read: its repeats get `INVARIANT_VIOLATION`." Redis Operator ""
-        "delete the field by hand; the repeat rebuilds it from the reservation"
+        "The remembered answer to a request cannot be read: its repeats get `INVARIANT_VIOLATION`." Redis Operator "remove_stray"
+        "remove_stray; the repeat makes it again from the reservation"
     CachedResultDiffers "cached_result_differs"
-        "The remembered answer to a request is not that of the reservation it made." Redis Operator ""
-        "delete the field by hand; the repeat rebuilds it from the reservation"
+        "The remembered answer to a request is not that of the reservation it made." Redis Operator "remove_stray"
+        "remove_stray; the repeat makes it again from the reservation"
     ForeignScope "foreign_scope"
         "A bucket holds a reservation of another activity, version or bucket." Neither Operator ""
         "find out who wrote it; only the services' scripts may"
@@ -187,8 +187,8 @@ classes! {
         "A bucket's reserved is not what its reservations hold (I3)." Postgres Operator "rebuild_version"
         "pause and rebuild the version"
     SoldOutStale "soldout_stale"
-        "A bucket is marked sold out although units are available." Redis Operator ""
-        "delete the mark by hand; the next release does so too"
+        "A bucket is marked sold out although units are available." Redis Operator "remove_stray"
+        "remove_stray; the next release does so too"
     ForeignKey "foreign_key"
         "A bucket has a key that no version of this program writes." Neither Operator ""
         "find out who wrote it; only the services' scripts may"
@@ -229,6 +229,21 @@ impl Class {
     #[must_use]
     pub const fn is_automatic(self) -> bool {
         matches!(self.repairable(), Repairable::Automatic)
+    }
+
+    /// Whether a command repairs it: [`crate::repair`] has something for it.
+    #[must_use]
+    pub const fn has_command(self) -> bool {
+        self.is_automatic()
+            || matches!(
+                self,
+                Self::ReleasedWithoutDecision
+                    | Self::IndexStray
+                    | Self::MarkerStray
+                    | Self::CachedResultUnreadable
+                    | Self::CachedResultDiffers
+                    | Self::SoldOutStale
+            )
     }
 
     /// The class of a word on record.

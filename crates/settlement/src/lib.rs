@@ -17,6 +17,7 @@ mod facts;
 mod repair;
 mod replaying;
 mod settle;
+mod strays;
 mod tally;
 mod waiting;
 
@@ -27,5 +28,6 @@ pub use facts::Facts;
 pub use repair::{RepairOutcome, Repairer, repair};
 pub use replaying::{PAGE_SIZE, Replayed, Replayer};
 pub use settle::{Settled, settle_ordered, settle_rejected};
+pub use strays::remembered_wrongly;
 pub use tally::Tally;
 pub use waiting::{WAITING_MAX, Waiting, WaitingOrder};

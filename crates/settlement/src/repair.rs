@@ -19,7 +19,7 @@ use seckill_lua_scripts::{
 use seckill_order_store::{Overdue, Recorded, Store};
 use seckill_state_machine::{ReservationId, ReservationStatus, TransitionCode};
 
-use crate::{Class, Error, Replayed, Replayer};
+use crate::{Class, Error, Replayed, Replayer, strays};
 
 /// How a repair ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,6 +114,7 @@ pub async fn repair(repairer: &Repairer, open: &Recorded) -> Result<RepairOutcom
     match (class, &found.reservation_id) {
         (Class::StateDiffers, _) => return repairer.restore_state(&keys).await,
         (Class::KeyWithoutExpiry, id) => return give_expiry(repairer, &keys, id.as_ref()).await,
+        (Class::SoldOutStale, _) => return strays::sold_out(&repairer.redis, &keys).await,
         _ => {}
     }
     let needs_person = || RepairOutcome::NeedsPerson(class.entry().repair.to_owned());
@@ -142,6 +143,10 @@ pub async fn repair(repairer: &Repairer, open: &Recorded) -> Result<RepairOutcom
         Class::ReleasedWithoutDecision => fence(repairer, &on).await,
         Class::NotInSendPending => resend(repairer, &on).await,
         Class::IndexLeftOver => unindex(repairer, &on).await,
+        Class::IndexStray | Class::MarkerStray => stray(repairer, &on, class).await,
+        Class::CachedResultUnreadable | Class::CachedResultDiffers => {
+            strays::answer(&repairer.redis, &on.keys, on.id).await
+        }
         _ => Ok(needs_person()),
     }
 }
@@ -191,6 +196,9 @@ async fn hand_over_overdue(repairer: &Repairer, on: &On<'_>) -> Result<RepairOut
 /// Has the compensation worker record what Redis has done: its fence writes `RELEASED`, or finds that
 /// a late message has made an order, which a person must then look at.
 async fn fence(repairer: &Repairer, on: &On<'_>) -> Result<RepairOutcome, Error> {
+    if let Some(replayed) = repairer.replayer.replay_by_id(on.id).await? {
+        return Ok(outcome(&replayed));
+    }
     match repairer.reservation(on).await? {
         Some(record) if record.status == ReservationStatus::Released => {
             repairer
@@ -200,6 +208,19 @@ async fn fence(repairer: &Repairer, on: &On<'_>) -> Result<RepairOutcome, Error>
             Ok(RepairOutcome::Repaired("handed_over".to_owned()))
         }
         _ => Ok(RepairOutcome::AlreadyGone),
+    }
+}
+
+/// Removes what names a reservation that PostgreSQL does not need: one that it knows is brought to
+/// agreement first, and what still waits for units keeps its marker.
+async fn stray(repairer: &Repairer, on: &On<'_>, class: Class) -> Result<RepairOutcome, Error> {
+    match repairer.replayer.replay_by_id(on.id).await? {
+        Some(replayed) if replayed != Replayed::Agreed => return Ok(outcome(&replayed)),
+        Some(_) | None => {}
+    }
+    match class {
+        Class::IndexStray => strays::members(&repairer.redis, &on.keys, on.id).await,
+        _ => strays::markers(&repairer.redis, &on.keys, on.id).await,
     }
 }
 

@@ -187,6 +187,10 @@ fn control_scripts(keys: &seckill_key_layout::BucketKeys) {
         until: TimestampMs::new(1),
         now_override: None,
     });
+    check(&RemoveStray {
+        keys,
+        stray: Stray::SoldOut,
+    });
 }
 
 /// The names of the Lua files of a folder, without their extension.

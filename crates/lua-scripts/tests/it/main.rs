@@ -22,5 +22,6 @@ mod refusals;
 mod releases;
 mod returns;
 mod shards;
+mod strays;
 mod transitions;
 mod world;

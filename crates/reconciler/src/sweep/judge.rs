@@ -5,10 +5,9 @@
 
 use seckill_lua_scripts::{CachedResult, ReservationRecord};
 use seckill_order_store::DecisionRecord;
-use seckill_settlement::Class;
+use seckill_settlement::{Class, remembered_wrongly};
 use seckill_state_machine::{
-    BucketScope, OrderState, Replay, ReservationId, ReservationStatus, ReserveCode, TimestampMs,
-    replay,
+    BucketScope, OrderState, Replay, ReservationId, ReservationStatus, TimestampMs, replay,
 };
 
 use crate::finding::Finding;
@@ -189,25 +188,8 @@ pub fn indexed(record: &ReservationRecord, in_expiry: bool, in_send_pending: boo
 /// holds nothing, which a failover and the decision about its first attempt leave.
 #[must_use]
 pub fn cached(record: &ReservationRecord, cached: Option<&CachedResult>) -> Option<Finding> {
-    let cached = cached?;
+    let what = remembered_wrongly(record, cached?)?;
     let id = &record.reservation_id;
-    if !record.status.holds_units() {
-        return None;
-    }
-    let what = if cached.code != ReserveCode::Accepted {
-        format!("{}, remembered as refused ({})", record.status, cached.code)
-    } else if cached.reservation_id.as_ref() != Some(id) {
-        let named = cached.reservation_id.as_ref();
-        let named = named.map_or(NOTHING, ReservationId::as_str);
-        format!("{}, remembered as {named}", record.status)
-    } else if cached.user_id != record.user_id || cached.quantity != record.quantity {
-        format!(
-            "{}, remembered for another buyer or quantity",
-            record.status
-        )
-    } else {
-        return None;
-    };
     Some(Finding::of(Class::CachedResultDiffers, id, what, ""))
 }
 

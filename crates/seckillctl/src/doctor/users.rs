@@ -19,6 +19,7 @@ const META: &str = "seckill:{a:a:s:s:v:1:b:0}:meta";
 const STOCK: &str = "seckill:{a:a:s:s:v:1:b:0}:stock";
 const RESV: &str = "seckill:{a:a:s:s:v:1:b:0}:resv:r";
 const USER: &str = "seckill:{a:a:s:s:v:1:b:0}:user:u";
+const ANSWERS: &str = "seckill:{a:a:s:s:v:1:b:0}:req:000";
 const PENDING: &str = "seckill:{a:a:s:s:v:1:b:0}:send_pending";
 const POINTER: &str = "seckill:activity:a:current_version";
 
@@ -100,6 +101,7 @@ const SERVICES: [Rights; 6] = [
             &["EVALSHA", SHA, "1", STOCK],
             &["HSET", META, "state", "ACTIVE"],
             &["SET", POINTER, "1"],
+            &["HDEL", ANSWERS, "q"],
         ],
         forbidden: &[],
     },

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
-use seckill_order_store::{ActionRecord, Recorded, Repairable, Store};
+use seckill_order_store::{ActionRecord, Recorded, Store};
 use seckill_settlement::{Class, RepairOutcome, Repairer, repair};
 use serde::Serialize;
 
@@ -89,11 +89,10 @@ pub async fn run(args: Args, output: Output) -> anyhow::Result<Verdict> {
 }
 
 fn would(recorded: &Recorded) -> (&'static str, String) {
-    let entry = Class::parse(&recorded.discrepancy.kind).map(Class::entry);
-    let repair = entry.map_or_else(String::new, |entry| entry.repair.to_owned());
-    let has_script = entry.is_some_and(|entry| !entry.action.is_empty());
-    match recorded.discrepancy.repairable {
-        Repairable::Automatic | Repairable::Operator if has_script => ("would_repair", repair),
+    let class = Class::parse(&recorded.discrepancy.kind);
+    let repair = class.map_or_else(String::new, |class| class.entry().repair.to_owned());
+    match class {
+        Some(class) if class.has_command() => ("would_repair", repair),
         _ => ("needs_person", repair),
     }
 }
