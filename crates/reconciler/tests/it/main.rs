@@ -57,6 +57,17 @@ async fn stop(services: Services) {
     }
 }
 
+/// How often a loop has gone through everything.
+async fn rounds(process: &ServiceProcess, loop_name: &str) -> Result<u64, String> {
+    let reply = process.readyz().await.map_err(|error| error.to_string())?;
+    let report: serde_json::Value =
+        serde_json::from_str(&reply.body).map_err(|error| error.to_string())?;
+    let ticks = &report["loops"][loop_name]["ticks"];
+    ticks
+        .as_u64()
+        .ok_or_else(|| format!("{loop_name}: {}", reply.body))
+}
+
 async fn open_kinds(sandbox: &Sandbox) -> Vec<String> {
     let query = "SELECT DISTINCT kind FROM discrepancy WHERE resolved_at IS NULL ORDER BY kind";
     sandbox.database().texts(query).await.concat()
