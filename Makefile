@@ -6,7 +6,7 @@ help:
 	@echo "make up     start Redis, PostgreSQL and RocketMQ on loopback, with schema and topics"
 	@echo "make down   stop them and the services (WIPE=1 removes their data too)"
 	@echo "make test   every test (ARGS=... go to nextest)"
-	@echo "make soak   the tests whose faults last for minutes, at full length (half an hour)"
+	@echo "make soak   the tests whose faults last for minutes, at full length (three quarters of an hour)"
 	@echo "make lint   every static check"
 	@echo "make bench  figures of the parts that have some (debug profile, real servers)"
 	@echo "make model  search the protocol for longer (MODEL_MINUTES=10), with and without each safeguard"
