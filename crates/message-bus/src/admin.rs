@@ -1,5 +1,6 @@
 //! Topics and lag: for the migration, for readiness and for the question "is it settled?".
 
+mod connection;
 mod inspect;
 mod progress;
 mod redeliveries;
@@ -9,17 +10,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cheetah_string::CheetahString;
-use rocketmq_client_rust::{
-    ClientResult, ClientRuntime, ConsumerAdmin as _, DefaultMQAdminExt, RouteAdmin as _,
-    TopicAdmin as _,
-};
+use rocketmq_client_rust::{ClientRuntime, ConsumerAdmin as _, RouteAdmin as _, TopicAdmin as _};
 use rocketmq_model::topic::TopicConfig;
 use rocketmq_protocol::code::response_code::ResponseCode;
-use tokio::sync::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::sleep;
 
 use crate::names::Names;
 use crate::{BusConfig, BusRuntime, Error, Group, Topic};
+use connection::Connection;
 
 pub use inspect::TopicState;
 pub use progress::{QueuePosition, has_reached};
@@ -40,7 +39,7 @@ const DEAD_LETTER_QUEUES: u32 = 1;
 
 /// Questions and changes that concern the whole bus.
 pub struct Admin {
-    client: Mutex<DefaultMQAdminExt>,
+    connection: Mutex<Connection>,
     names: Names,
 }
 
@@ -60,17 +59,17 @@ impl Admin {
     }
 
     async fn start(runtime: Arc<ClientRuntime>, config: &BusConfig) -> Result<Self, Error> {
-        let names = Names::new(&config.namespace);
-        let client_config = config.client_config("admin")?;
-        let mut client = DefaultMQAdminExt::with_admin_ext_group(runtime, names.admin_group());
-        *client.client_config_mut() = client_config;
-        Box::pin(client.start())
-            .await
-            .map_err(|error| Error::client("starting the admin client", &error))?;
         Ok(Self {
-            client: Mutex::new(client),
-            names,
+            connection: Mutex::new(Connection::start(runtime, config.clone()).await?),
+            names: Names::new(&config.namespace),
         })
+    }
+
+    /// The client, for one question. A hanging question holds the others up for its time limit.
+    async fn connection(&self) -> MutexGuard<'_, Connection> {
+        let mut connection = self.connection.lock().await;
+        connection.renew_if_broken().await;
+        connection
     }
 
     /// Whether a client without a past reaches a topic's brokers.
@@ -82,14 +81,15 @@ impl Admin {
         let Ok(admin) = Self::start(runtime, config).await else {
             return false;
         };
-        let answer = async {
-            let client = admin.client.lock().await;
-            client.inner().examine_topic_stats(topic.into(), None).await
+        let reached = {
+            let connection = admin.connection().await;
+            let client = connection.client();
+            let answer = client.examine_topic_stats(topic.into(), None);
+            matches!(
+                connection.answer("reading a topic's offsets", answer).await,
+                Ok(Ok(stats)) if !stats.get_offset_table().is_empty()
+            )
         };
-        let reached = matches!(
-            limited("reading a topic's offsets", answer).await,
-            Ok(Ok(stats)) if !stats.get_offset_table().is_empty()
-        );
         admin.shutdown().await;
         reached
     }
@@ -164,11 +164,11 @@ impl Admin {
         let mut ids = BTreeSet::new();
         let group = CheetahString::from(self.names.group(group));
         for broker in self.brokers().await? {
-            let client = self.client.lock().await;
-            let answer = client
-                .inner()
+            let connection = self.connection().await;
+            let answer = connection
+                .client()
                 .examine_consumer_connection_info(group.clone(), Some(broker));
-            match limited("listing consumers", answer).await? {
+            match connection.answer("listing consumers", answer).await? {
                 Ok(connections) => ids.extend(
                     connections
                         .get_connection_set()
@@ -187,13 +187,7 @@ impl Admin {
 
     /// Closes the client.
     pub async fn shutdown(&self) {
-        let mut client = self.client.lock().await;
-        if timeout(CALL_LIMIT, Box::pin(client.shutdown()))
-            .await
-            .is_err()
-        {
-            tracing::warn!("the admin client did not close in time");
-        }
+        self.connection.lock().await.shutdown().await;
     }
 
     fn wanted_topics(&self) -> Vec<WantedTopic> {
@@ -213,8 +207,9 @@ impl Admin {
     /// The addresses of all masters.
     async fn brokers(&self) -> Result<Vec<CheetahString>, Error> {
         const OPERATION: &str = "listing brokers";
-        let client = self.client.lock().await;
-        let info = limited(OPERATION, client.inner().examine_broker_cluster_info())
+        let connection = self.connection().await;
+        let info = connection
+            .answer(OPERATION, connection.client().examine_broker_cluster_info())
             .await?
             .map_err(|error| Error::client(OPERATION, &error))?;
         let masters: BTreeSet<CheetahString> = info
@@ -239,13 +234,17 @@ impl Admin {
     ) -> Result<Vec<&'a WantedTopic>, Error> {
         let mut missing = Vec::new();
         for topic in wanted {
-            let client = self.client.lock().await;
-            let answer = client
-                .inner()
+            let connection = self.connection().await;
+            let answer = connection
+                .client()
                 .examine_topic_route_info(topic.name.as_str().into());
             // No route is an error to the client, and so is a name server that is away. The latter
             // has shown itself when the brokers were listed.
-            let route = limited("reading a route", answer).await?.ok().flatten();
+            let route = connection
+                .answer("reading a route", answer)
+                .await?
+                .ok()
+                .flatten();
             let right = route.map_or(0, |route| {
                 route
                     .queue_datas
@@ -266,11 +265,12 @@ impl Admin {
     async fn create(&self, topic: &WantedTopic, broker: &CheetahString) -> Result<(), Error> {
         const OPERATION: &str = "creating a topic";
         let config = TopicConfig::with_queues(topic.name.as_str(), topic.queues, topic.queues);
-        let client = self.client.lock().await;
-        let answer = client
-            .inner()
+        let connection = self.connection().await;
+        let answer = connection
+            .client()
             .create_and_update_topic_config(broker.clone(), config);
-        limited(OPERATION, answer)
+        connection
+            .answer(OPERATION, answer)
             .await?
             .map_err(|error| Error::client(OPERATION, &error))
     }
@@ -282,15 +282,16 @@ impl Admin {
         topic: String,
     ) -> Result<u64, Error> {
         const OPERATION: &str = "reading a group's offsets";
-        let client = self.client.lock().await;
-        let answer = client.inner().examine_consume_stats(
+        let connection = self.connection().await;
+        let answer = connection.client().examine_consume_stats(
             group.into(),
             Some(topic.into()),
             None,
             Some(broker.clone()),
             None,
         );
-        let stats = limited(OPERATION, answer)
+        let stats = connection
+            .answer(OPERATION, answer)
             .await?
             .map_err(|error| Error::client(OPERATION, &error))?;
         let behind = stats.offset_table.values().map(|queue| {
@@ -304,15 +305,3 @@ impl Admin {
 
 /// The broker id of a master.
 const MASTER_ID: u64 = 0;
-
-async fn limited<T>(
-    operation: &'static str,
-    answer: impl Future<Output = ClientResult<T>>,
-) -> Result<ClientResult<T>, Error> {
-    timeout(CALL_LIMIT, Box::pin(answer))
-        .await
-        .map_err(|_| Error::Timeout {
-            operation,
-            after_ms: CALL_LIMIT.as_millis(),
-        })
-}

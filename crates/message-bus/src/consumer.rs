@@ -21,8 +21,8 @@ pub const HANDLER_DEADLINE_MAX: Duration = Duration::from_secs(600);
 /// The largest batch: what the broker hands out in one answer when it is set up for it.
 const BATCH_MAX: u32 = 256;
 
-/// Between two looks at the member's health. A shorter outage may go unnoticed; then the client's own
-/// recovery counts.
+/// Between two looks at the member's health. A shorter outage shows itself by messages that are not
+/// fetched.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The least age of a member that cannot reach what others reach: joining takes up to 4.3 s (measured).
@@ -193,11 +193,11 @@ impl Consumer {
 }
 
 impl Shared {
-    /// Replaces the member after an outage, as soon as the broker is reached again.
+    /// Replaces a member that has lost its way to the broker, as soon as there is one.
     ///
-    /// The client recovers by itself, but late: requests that wait for messages on a connection that
-    /// broke are noticed after 30 s, and after five failed connects it refuses a broker, or a name
-    /// server, for 30 s, whether or not it is back. A client that was made anew has neither.
+    /// The client recovers by itself, but late: a question for messages that went down with its
+    /// connection is asked again after 30 s, and after five failed connects the client refuses a broker,
+    /// or a name server, for 30 s, whether or not it is back. A client that was made anew has neither.
     async fn watch(self: Arc<Self>, mut stopped: watch::Receiver<bool>) {
         let mut replaced = JoinSet::new();
         let mut outage = false;
@@ -208,16 +208,20 @@ impl Shared {
                 () = sleep(WATCH_INTERVAL) => {}
             }
             let mut member = self.member.lock().await;
-            let over = tokio::select! {
+            let reason = tokio::select! {
                 _ = stopped.wait_for(|stop| *stop) => break,
-                over = self.outage_is_over(&mut member, &mut outage) => over,
+                reason = self.reason_to_rejoin(&mut member, &mut outage) => reason,
             };
-            if !over {
+            let Some(reason) = reason else {
+                if !outage && !self.paused.load(Ordering::Acquire) {
+                    // Not to be cut short: a queue could be taken and never asked.
+                    member.share_queues().await;
+                }
                 continue;
-            }
+            };
             match self.plan.join().await {
                 Ok(new) => {
-                    tracing::info!(group = self.plan.group, "joined anew after an outage");
+                    tracing::info!(group = self.plan.group, reason, "joined anew");
                     if self.paused.load(Ordering::Acquire) {
                         new.pause().await;
                     }
@@ -231,19 +235,26 @@ impl Shared {
         while replaced.join_next().await.is_some() {}
     }
 
-    async fn outage_is_over(&self, member: &mut Member, outage: &mut bool) -> bool {
-        let Some(topic) = self.plan.topics.first() else {
-            return false;
-        };
+    async fn reason_to_rejoin(
+        &self,
+        member: &mut Member,
+        outage: &mut bool,
+    ) -> Option<&'static str> {
+        let topic = self.plan.topics.first()?;
+        let settled = member.since.elapsed() >= MEMBER_AGE_MIN;
         if member.reaches(topic).await {
-            return std::mem::take(outage);
+            if std::mem::take(outage) {
+                return Some("the broker is back");
+            }
+            let fetches = self.paused.load(Ordering::Acquire) || !member.has_stalled().await;
+            return (settled && !fetches).then_some("messages wait that are not fetched");
         }
         *outage = true;
-        let over = member.since.elapsed() >= MEMBER_AGE_MIN
+        let back = settled
             && Admin::reaches_afresh(Arc::clone(&self.plan.runtime), &self.plan.bus, topic).await;
-        if over {
+        back.then(|| {
             *outage = false;
-        }
-        over
+            "the broker is back"
+        })
     }
 }

@@ -89,6 +89,11 @@ pub(crate) fn answer_code(error: &ClientError) -> Option<i32> {
         .or_else(|| own().map(MQClientException::response_code))
 }
 
+/// Whether an error says that there was no way to the server, or back, and nothing of what was asked.
+pub(crate) fn is_transport(error: &ClientError) -> bool {
+    error.descriptor().code().as_str().starts_with("transport.")
+}
+
 /// The codes of a client error along its chain of causes.
 ///
 /// The client's `Display` is generic on purpose ("argument is invalid" also stands for a missing

@@ -1,10 +1,12 @@
 //! One membership of a consumer group: a client that subscribes, and its way in and out.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rocketmq_client_rust::{ClientRuntime, DefaultMQPushConsumer, MQPushConsumer as _};
 use rocketmq_model::common::consumer::consume_from_where::ConsumeFromWhere;
+use rocketmq_model::message::MessageQueue;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
@@ -36,6 +38,15 @@ pub(crate) struct Plan {
 pub(crate) struct Member {
     client: DefaultMQPushConsumer,
     pub(crate) since: Instant,
+    /// Its queues that had something to fetch at the last look.
+    behind: BTreeMap<MessageQueue, Fetched>,
+}
+
+/// How far a member has come in one of its queues. All that it has fetched is acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Fetched {
+    asked_at_ms: u64,
+    acknowledged: i64,
 }
 
 impl Plan {
@@ -78,6 +89,7 @@ impl Plan {
         Ok(Member {
             client,
             since: Instant::now(),
+            behind: BTreeMap::new(),
         })
     }
 }
@@ -91,6 +103,48 @@ impl Member {
             client.max_offset(queues.first()?).await.ok()
         };
         matches!(timeout(PROBE_LIMIT, Box::pin(probe)).await, Ok(Some(_)))
+    }
+
+    /// Takes the queues that are this member's share, and gives up the others.
+    ///
+    /// The client does so when the broker tells it that members came or went, unless it is at it just then:
+    /// that word is lost, and the queues of whoever left belong to nobody for up to 20 s.
+    pub(crate) async fn share_queues(&self) {
+        self.client.resume().await;
+    }
+
+    /// Whether messages wait in one of this member's queues that it has not asked for since the last
+    /// look, although it had nothing else of that queue to do.
+    ///
+    /// The broker answers a waiting question as soon as there is a message, so what was there at two looks
+    /// was never answered: the question, or its answer, went down with a connection. The client asks
+    /// again after 30 s.
+    pub(crate) async fn has_stalled(&mut self) -> bool {
+        let looked = timeout(PROBE_LIMIT, Box::pin(self.look_behind())).await;
+        let behind = looked.ok().flatten().unwrap_or_default();
+        let stalled = behind
+            .iter()
+            .any(|(queue, fetched)| self.behind.get(queue) == Some(fetched));
+        self.behind = behind;
+        stalled
+    }
+
+    /// Nothing when the client or the broker does not answer.
+    async fn look_behind(&mut self) -> Option<BTreeMap<MessageQueue, Fetched>> {
+        let client = &mut self.client;
+        let info = client.consumer_running_info().await.ok()?;
+        let mut behind = BTreeMap::new();
+        for (queue, state) in info.mq_table {
+            let fetched = Fetched {
+                asked_at_ms: state.last_pull_timestamp,
+                acknowledged: state.commit_offset.max(0),
+            };
+            let idle = !state.droped && state.cached_msg_count == 0;
+            if idle && client.max_offset(&queue).await.ok()? > fetched.acknowledged {
+                behind.insert(queue, fetched);
+            }
+        }
+        Some(behind)
     }
 
     pub(crate) async fn pause(&self) {

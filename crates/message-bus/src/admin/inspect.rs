@@ -2,7 +2,7 @@
 
 use rocketmq_client_rust::TopicAdmin as _;
 
-use super::{Admin, limited};
+use super::Admin;
 use crate::Error;
 
 /// One topic of the system, as it is to be and as the name server tells it.
@@ -33,13 +33,17 @@ impl Admin {
     pub async fn topic_states(&self) -> Result<Vec<TopicState>, Error> {
         let mut states = Vec::new();
         for topic in self.wanted_topics() {
-            let client = self.client.lock().await;
-            let answer = client
-                .inner()
+            let connection = self.connection().await;
+            let answer = connection
+                .client()
                 .examine_topic_route_info(topic.name.as_str().into());
             // To the client, no route is an error like any other; whether the name server answers
             // is asked elsewhere.
-            let route = limited("reading a route", answer).await?.ok().flatten();
+            let route = connection
+                .answer("reading a route", answer)
+                .await?
+                .ok()
+                .flatten();
             let found = route.map_or_else(Vec::new, |route| {
                 route
                     .queue_datas

@@ -10,7 +10,7 @@ use rocketmq_model::common::message::message_queue::MessageQueue;
 use rocketmq_protocol::code::response_code::ResponseCode;
 use rocketmq_protocol::protocol::admin::topic_stats_table::TopicStatsTable;
 
-use super::{Admin, limited};
+use super::Admin;
 use crate::error::answer_code;
 use crate::{Error, Group, Topic};
 
@@ -62,11 +62,11 @@ impl Admin {
         broker: &CheetahString,
         topic: &str,
     ) -> Result<Option<TopicStatsTable>, Error> {
-        let client = self.client.lock().await;
-        let answer = client
-            .inner()
+        let connection = self.connection().await;
+        let answer = connection
+            .client()
             .examine_topic_stats(topic.into(), Some(broker.clone()));
-        match limited(ENDS, answer).await? {
+        match connection.answer(ENDS, answer).await? {
             Err(error) if answer_code(&error) == Some(NO_SUCH_TOPIC) => Ok(None),
             answer => answered(ENDS, answer).map(Some),
         }
@@ -92,15 +92,15 @@ impl Admin {
     ) -> Result<Vec<QueuePosition>, Error> {
         let mut consumed = BTreeMap::new();
         for broker in self.brokers().await? {
-            let client = self.client.lock().await;
-            let answer = client.inner().examine_consume_stats(
+            let connection = self.connection().await;
+            let answer = connection.client().examine_consume_stats(
                 group.into(),
                 Some(topic.into()),
                 None,
                 Some(broker),
                 None,
             );
-            let stats = answered(CONSUMED, limited(CONSUMED, answer).await?)?;
+            let stats = answered(CONSUMED, connection.answer(CONSUMED, answer).await?)?;
             for (queue, offsets) in &stats.offset_table {
                 consumed.insert(queue_name(queue), offsets.get_consumer_offset().max(0));
             }

@@ -25,7 +25,7 @@ use seckill_state_machine::BucketScope;
 use tokio::time::{Instant, sleep};
 
 use super::progress::answered;
-use super::{Admin, CALL_LIMIT, QueuePosition, has_reached, limited};
+use super::{Admin, CALL_LIMIT, QueuePosition, has_reached};
 use crate::listener::incoming;
 use crate::message::property;
 use crate::{Error, Group, placed_scope};
@@ -207,11 +207,11 @@ impl Redeliveries {
         level: &mut Level,
     ) -> Result<i64, Error> {
         let limit_ms = u64::try_from(CALL_LIMIT.as_millis()).unwrap_or(u64::MAX);
-        let client = self.admin.client.lock().await;
-        let page = client
-            .inner()
+        let connection = self.admin.connection().await;
+        let page = connection
+            .client()
             .pull_message_from_queue(broker, queue, "*", level.read, PULL_COUNT, limit_ms);
-        let page = answered(PULL, limited(PULL, page).await?)?;
+        let page = answered(PULL, connection.answer(PULL, page).await?)?;
         if *page.pull_status() == PullStatus::Found {
             for message in page.msg_found_list().unwrap_or_default() {
                 let message = incoming(message);
@@ -292,9 +292,11 @@ impl Admin {
     }
 
     async fn statistics(&self, broker: &CheetahString) -> Result<KVTable, Error> {
-        let client = self.client.lock().await;
-        let answer = client.inner().fetch_broker_runtime_stats(broker.clone());
-        answered(STATISTICS, limited(STATISTICS, answer).await?)
+        let connection = self.connection().await;
+        let answer = connection
+            .client()
+            .fetch_broker_runtime_stats(broker.clone());
+        answered(STATISTICS, connection.answer(STATISTICS, answer).await?)
     }
 }
 

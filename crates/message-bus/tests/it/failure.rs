@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use seckill_message_bus::{
-    BusConfig, Consumer, ErrorKind, OutgoingMessage, Producer, SendOutcome, Topic,
+    Admin, BusConfig, Consumer, ErrorKind, Group, OutgoingMessage, Producer, SendOutcome, Topic,
 };
-use seckill_test_support::{Dir, FrameAction, Mode, eventually};
+use seckill_test_support::{Dir, FrameAction, Mode, Sever, eventually};
 
 use crate::harness::{
-    Bus, PATIENCE, Recorder, consumer_config, messages, request, until_lag_is, with_bus,
+    Bus, PATIENCE, Recorder, consumer_config, messages, request, send_all, until_lag_is, with_bus,
     with_topics,
 };
 use crate::proxied::{Proxied, is_send_answer, with_code};
@@ -213,5 +213,81 @@ fn sends_and_deliveries_resume_soon_after_an_outage() {
         until_lag_is(admin, 0).await;
         consumer.shutdown().await;
         producer.shutdown().await;
+    });
+}
+
+/// A question for messages that goes down with its connection is asked again long before the client's
+/// own 30 s, also when the outage is over before anybody looks.
+#[test]
+fn messages_are_fetched_soon_after_a_connection_that_broke_with_a_question_under_way() {
+    with_topics(async |bus, admin| {
+        let proxied = Proxied::start(bus).await;
+        let recorder = Recorder::acknowledging();
+        let consumer = Consumer::start(
+            &bus.runtime,
+            &proxied.config,
+            consumer_config(),
+            recorder.clone(),
+        )
+        .await
+        .unwrap();
+        let producer = bus.producer().await;
+        send_all(&producer, 0..64).await;
+        recorder.until(64).await;
+
+        // The broker takes its answers for delivered, and the connection is new before anybody looks.
+        let before = proxied.broker.counters().traffic(Dir::ToClient);
+        proxied.broker.set_mode(Mode::Swallow(Dir::ToClient));
+        send_all(&producer, 64..128).await;
+        // No answer but one with messages is as long.
+        proxied
+            .broker
+            .wait_for(PATIENCE, "messages on the way", |counters| {
+                counters.traffic(Dir::ToClient).bytes - before.bytes > 10_000
+            })
+            .await;
+        proxied.broker.set_mode(Mode::Forward);
+        proxied.broker.sever_all(Sever::Reset);
+        let back = Instant::now();
+        recorder.until(128).await;
+        println!("fetched {:?} after the connection broke", back.elapsed());
+        assert!(
+            back.elapsed() < Duration::from_secs(25),
+            "{:?}",
+            back.elapsed()
+        );
+        until_lag_is(admin, 0).await;
+        consumer.shutdown().await;
+        producer.shutdown().await;
+    });
+}
+
+/// Patience stands still while the broker seems away, so whoever asks must notice that it is back.
+#[test]
+fn questions_are_answered_soon_after_an_outage() {
+    with_topics(async |bus, _| {
+        let proxied = Proxied::start(bus).await;
+        let admin = Admin::connect(&bus.runtime, &proxied.config).await.unwrap();
+        admin.consumers_alive(Group::OrderConsumer).await.unwrap();
+        proxied.broker.set_mode(Mode::Refuse);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(3) {
+            let answer = admin.consumers_alive(Group::OrderConsumer).await;
+            assert_eq!(answer.unwrap_err().kind(), ErrorKind::Retryable);
+        }
+        proxied.broker.set_mode(Mode::Forward);
+        let back = Instant::now();
+        eventually(PATIENCE, "an answer after the outage", async || {
+            let answer = admin.consumers_alive(Group::OrderConsumer).await;
+            answer.map_err(|error| error.to_string())
+        })
+        .await;
+        println!("answered {:?} after the broker was back", back.elapsed());
+        assert!(
+            back.elapsed() < Duration::from_secs(15),
+            "{:?}",
+            back.elapsed()
+        );
+        admin.shutdown().await;
     });
 }
