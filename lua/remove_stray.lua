@@ -19,8 +19,9 @@
 
 local call = redis.call
 
-local holder_key = KEYS[1]
-local behind_key = KEYS[2]
+-- What they are depends on what is to be taken out.
+local index_key, user_key, req_key, soldout_key = KEYS[1], KEYS[1], KEYS[1], KEYS[1]
+local resv_key, stock_key = KEYS[2], KEYS[2]
 
 local what = ARGV[1]
 local reservation_id = ARGV[2]
@@ -28,42 +29,42 @@ local owner = ARGV[3]
 
 -- Whether the reservation exists, is the owner's by this field, and holds its units.
 local function is_held(field)
-  local held = call('HMGET', behind_key, field, 'status')
+  local held = call('HMGET', resv_key, field, 'status')
   return held[1] == owner and held[2] and held[2] ~= 'RELEASED' and held[2] ~= 'ORDER_CANCELLED'
 end
 
 if what == 'member' then
-  if not call('ZSCORE', holder_key, reservation_id) then
+  if not call('ZSCORE', index_key, reservation_id) then
     return {1}
   end
-  if call('EXISTS', behind_key) == 1 then
+  if call('EXISTS', resv_key) == 1 then
     return {2}
   end
-  call('ZREM', holder_key, reservation_id)
+  call('ZREM', index_key, reservation_id)
 elseif what == 'marker' then
-  if call('GET', holder_key) ~= reservation_id then
+  if call('GET', user_key) ~= reservation_id then
     return {1}
   end
   if is_held('user_id') then
     return {2}
   end
-  call('DEL', holder_key)
+  call('DEL', user_key)
 elseif what == 'answer' then
-  if not call('HGET', holder_key, owner) then
+  if not call('HGET', req_key, owner) then
     return {1}
   end
   if not is_held('request_id') then
     return {2}
   end
-  call('HDEL', holder_key, owner)
+  call('HDEL', req_key, owner)
 else
-  if call('EXISTS', holder_key) == 0 then
+  if call('EXISTS', soldout_key) == 0 then
     return {1}
   end
-  local available = tonumber(call('HGET', behind_key, 'available') or '') or 0
+  local available = tonumber(call('HGET', stock_key, 'available') or '') or 0
   if available <= 0 then
     return {2}
   end
-  call('DEL', holder_key)
+  call('DEL', soldout_key)
 end
 return {0}

@@ -253,7 +253,8 @@ async fn a_hand_over_that_races_the_end_of_the_work_leaves_the_task_open() {
             sale.store.finish_task(&busy, "released"),
             sale.store.hand_over(&asked, None),
         );
-        (finished.unwrap(), handed_over.unwrap());
+        finished.unwrap();
+        handed_over.unwrap();
         let open = sale
             .store
             .claim_tasks(10, PATIENCE)

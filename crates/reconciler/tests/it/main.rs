@@ -1,5 +1,10 @@
 //! The reconciler as a process of its own, on real servers, with damage that the tests plant.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test ends with the first thing that is not as expected"
+)]
+
 mod failover;
 mod healthy;
 mod patience;

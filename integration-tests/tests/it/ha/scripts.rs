@@ -20,7 +20,8 @@ const KINDS: [(&str, &str); 8] = [
 ];
 
 /// Words in a variable's name and the kind of key it holds, the most telling first.
-const WORDS: [(&str, &str); 11] = [
+const WORDS: [(&str, &str); 12] = [
+    ("index", "send_pending"),
     ("pending", "send_pending"),
     ("expiry", "reservation_expiry"),
     ("soldout", "soldout"),

@@ -107,12 +107,13 @@ fn once_the_keys_are_gone_a_person_has_the_last_word() {
     let seen = LastSight {
         redis: Some("2 open".to_owned()),
         is_open: true,
-        ..sight.clone()
+        ..sight
     };
     assert_eq!(expired(&seen).as_deref(), Some("2 open"));
     let clean = LastSight {
         redis: Some(NOTHING.to_owned()),
-        ..sight.clone()
+        was_on_sale: true,
+        ..LastSight::default()
     };
     assert_eq!(
         expired(&clean).as_deref(),
