@@ -231,7 +231,7 @@ impl Class {
         matches!(self.repairable(), Repairable::Automatic)
     }
 
-    /// Whether a command repairs it: [`crate::repair`] has something for it.
+    /// Whether a command repairs it: [`crate::repair()`] has something for it.
     #[must_use]
     pub const fn has_command(self) -> bool {
         self.is_automatic()

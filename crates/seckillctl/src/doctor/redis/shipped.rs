@@ -1,6 +1,6 @@
 //! The shipped `deploy/redis/redis.conf`, read as data: the one place that says how Redis is to be set.
 //!
-//! What a guarantee rests on is judged by name in [`super::judge`], with this file's values. All the rest
+//! What a guarantee rests on is judged by name in [`super::judge()`], with this file's values. All the rest
 //! is advice: the server sells with other values too, only worse or with less to see. So a setting that is
 //! added to the file is compared from then on, without a line here.
 
@@ -12,7 +12,7 @@ const FILE: &str = include_str!("../../../../../deploy/redis/redis.conf");
 /// What differs from node to node, or follows from how the process is started.
 const OF_THE_NODE: [&str; 5] = ["aclfile", "daemonize", "logfile", "port", "supervised"];
 
-/// What a guarantee rests on; [`super::judge`] has a judgement for each.
+/// What a guarantee rests on; [`super::judge()`] has a judgement for each.
 pub const REQUIRED: [&str; 9] = [
     "appendfsync",
     "appendonly",
