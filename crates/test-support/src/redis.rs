@@ -384,8 +384,16 @@ impl PrivateRedis {
     /// When they do not synchronise.
     pub async fn replicate_from(&self, address: SocketAddr) {
         let port = address.port().to_string();
-        let reply = self.cli(&["REPLICAOF", "127.0.0.1", &port]).await;
-        assert_eq!(reply, Value::Status("OK".to_owned()));
+        // One that was just started may still be loading what it had.
+        crate::eventually(
+            START_DEADLINE,
+            "the order to replicate",
+            async || match self.cli(&["REPLICAOF", "127.0.0.1", &port]).await {
+                Value::Status(status) if status == "OK" => Ok(()),
+                other => Err(format!("{other:?}")),
+            },
+        )
+        .await;
         crate::eventually(
             START_DEADLINE,
             "the replica's synchronisation",
