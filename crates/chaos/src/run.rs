@@ -147,11 +147,15 @@ impl Stage {
         Ok(injector)
     }
 
-    /// Waits for the rest, then everybody asks a last time.
+    /// Waits for the rest, then everybody asks a last time. Whom a failover has forgotten without a trace
+    /// buys only now, so what that set in motion is waited for as well, and asked about.
     async fn settle(&self) -> anyhow::Result<Settled> {
-        let settled = settle(&self.installation, &self.load).await?;
+        let mut settled = settle(&self.installation, &self.load).await?;
         self.load.end().await;
         self.load.ask_everybody_again().await;
+        let late = settle(&self.installation, &self.load).await?;
+        self.load.ask_everybody_again().await;
+        settled.left.extend(late.left);
         Ok(settled)
     }
 
