@@ -26,7 +26,7 @@ pub(crate) const AT_ANY_TIME: [(&str, &str); 3] = [
 ];
 
 /// Each returns one row for every piece of work that a service has still to do.
-pub(crate) const OPEN_WORK: [(&str, &str); 2] = [
+pub(crate) const OPEN_WORK: [(&str, &str); 3] = [
     (
         "unpublished outbox rows",
         "SELECT outbox_id::text, kind, reservation_id FROM outbox WHERE published_at IS NULL",
@@ -35,6 +35,11 @@ pub(crate) const OPEN_WORK: [(&str, &str); 2] = [
         "open compensation tasks",
         "SELECT reservation_id, origin, attempts::text, coalesce(last_error, '')
            FROM compensation_task WHERE closed_at IS NULL",
+    ),
+    (
+        "open recovery windows",
+        "SELECT activity_id, version::text, bucket_id::text, reason
+           FROM recovery_window WHERE opened_at IS NOT NULL",
     ),
 ];
 
